@@ -1,6 +1,5 @@
 -- Returns an id for each message of a batch with dedup keys, and whether it is new. For a held key
--- it returns the id of the key's first message. Called by single sends, batch sends and Spark's
--- sink.
+-- that is the id of its first message. Called by every send with keys.
 --
 -- A held key is only looked up, so a duplicate writes nothing. Other keys are claimed in key order,
 -- so that two batches cannot deadlock. A second transaction with the same key waits until the first
@@ -9,8 +8,7 @@
 --
 -- Sessions cache plans. A plan made while there were few keys would delete expired keys by full
 -- scans for good, so that statement is pinned to the index of expiry times. ORDER BY pins the
--- look-up to the primary key: for a small table the planner would otherwise choose the index of
--- expiry times.
+-- look-up to the primary key: for a small table the planner would choose the other index.
 
 CREATE FUNCTION {schema}.pgqueue_claim_keys(queue integer, keys text[], during interval)
 RETURNS TABLE (place bigint, id bigint, is_new boolean)

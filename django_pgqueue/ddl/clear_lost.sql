@@ -35,8 +35,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    -- Deletes followers first: then the trigger on ready and deferred chooses new heads only among
-    -- messages that stay.
+    -- Followers go first, so that the trigger on the next tables makes no lost message a head.
     EXECUTE format(clear, 'waiting', queue_number, message, 't.id');
     EXECUTE format(clear, 'lease', queue_number, message, 'ANY(t.ids)');
     EXECUTE format(clear, 'deferred', queue_number, message, 't.id');

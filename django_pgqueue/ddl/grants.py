@@ -96,8 +96,7 @@ _FUNCTIONS = {
     "spark": "^pgqueue_(may|(wake|sent|go_on|next_heads)(_unlogged)?)$",
 }
 
-# The right that identifies each kind of role, the widest kind first. The tables come from early
-# migrations, so that every database has them.
+# A right that identifies each kind of role, the widest kind first. All databases have the tables.
 _MARKS = (
     ("operator", "pgqueue_queue", "UPDATE"),
     ("spark", "pgqueue_staging", "INSERT"),
@@ -126,9 +125,8 @@ def statements(
 ) -> list[str]:
     """Return the GRANT (or REVOKE) statements for a role.
 
-    ``kind`` is one of ``KINDS``. ``queues`` are ids of queues; None means all queues, including
-    later ones. ``targets`` are ids of queues that the role may only send to, such as dead-letter
-    queues.
+    ``kind`` is one of ``KINDS``. ``queues`` are ids; None means all queues, including later ones.
+    ``targets`` are ids of queues that the role may only send to, such as dead-letter queues.
     """
     cursor.execute(
         "SELECT quote_ident(n.nspname), c.relname, c.relkind = 'S' "
@@ -194,7 +192,7 @@ def inherit(cursor: Any, queue_id: int) -> None:
 def extend(cursor: Any, tables: Collection[str]) -> None:
     """Give existing roles the rights of their kind on tables that a later migration makes.
 
-    So an upgrade needs no second run of ``pgqueue_grants``.
+    An upgrade therefore needs no second run of ``pgqueue_grants``.
     """
     kinds: dict[str, str] = {}
     for kind, table, mark in _MARKS:

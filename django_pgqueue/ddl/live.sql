@@ -3,7 +3,7 @@
 -- (behind the head of its FIFO group).
 --
 -- All queues share these tables: few indexes, no DDL per queue, and no plan that grows with the
--- number of queues.
+-- queues.
 --
 -- Each key includes the message's whole key, (id, queue_id, enqueued_at): reads must not fail if
 -- two queues have the same id, or if an id was sent twice.
@@ -23,8 +23,8 @@ CREATE TABLE pgqueue_ready (
 );
 
 -- The order of reads. Both columns ascend, so that one row comparison finds the rows after a
--- position. Not unique, since an id may occur twice. An index on an expression cannot be a replica
--- identity.
+-- position. An id may occur twice, so it is not unique. Having an expression, it cannot be a
+-- replica identity.
 CREATE INDEX pgqueue_ready_key ON pgqueue_ready (queue_id, (-priority), id);
 
 ALTER TABLE pgqueue_ready REPLICA IDENTITY FULL;
@@ -118,8 +118,7 @@ CREATE TABLE pgqueue_group (
 );
 
 -- Groups that may need a new head. Every send to a group inserts a row, and so do settling
--- statements that find the group locked. Readers process them. Rows are never updated, so no sender
--- waits.
+-- statements that find the group locked. Readers process them. Never updated, so no sender waits.
 CREATE TABLE pgqueue_recheck (
     id bigint NOT NULL,
     queue_id integer NOT NULL,

@@ -30,8 +30,8 @@ CREATE TABLE pgqueue_message (
     id bigint NOT NULL DEFAULT nextval('pgqueue_message_id_seq'),
     enqueued_at pgqueue_time NOT NULL DEFAULT statement_timestamp(),
     scheduled_at pgqueue_time,
-    -- The id of the sending transaction. A bigint: PostgreSQL 15 has no BRIN operator class for
-    -- xid8.
+    -- The sending transaction's id. Not xid8: PostgreSQL 15 has no BRIN operator class for that
+    -- type.
     enqueued_xid bigint NOT NULL DEFAULT (pg_current_xact_id()::text::bigint),
     -- The kind of the failure (engine/errors.sql) and the source queue, in dead letters only.
     failure bigint,
@@ -46,15 +46,13 @@ CREATE TABLE pgqueue_message (
     PRIMARY KEY (id, queue_id, enqueued_at)
 ) PARTITION BY LIST (queue_id);
 
--- For readers that use the table as a log: all rows of transactions older than the oldest running
--- one are visible.
+-- For reading the table as a log, up to the oldest transaction that is still running.
 CREATE INDEX pgqueue_message_xid_idx ON pgqueue_message
     USING brin (enqueued_xid) WITH (autosummarize = on);
 
 ALTER SEQUENCE pgqueue_message_id_seq OWNED BY pgqueue_message.id;
 
--- Bodies are large and read once. lz4, where the server supports it, takes a fraction of pglz's
--- time.
+-- Bodies are large and read once. lz4, if the server has it, is much faster than pglz.
 DO $$
 BEGIN
     IF (SELECT 'lz4' = ANY(enumvals) FROM pg_settings WHERE name = 'default_toast_compression') THEN

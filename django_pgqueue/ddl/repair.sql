@@ -2,8 +2,8 @@
 
 -- Advances the sequences of our tables beyond the existing rows. Logical replication copies rows
 -- but no sequences: without this, a promoted subscriber would assign ids twice. Never moves a
--- sequence back. spare is a number of message ids to skip in addition, since messages may have been
--- sent and deleted.
+-- sequence back. spare is the number of ids to skip in addition, for messages that were sent and
+-- deleted.
 CREATE FUNCTION {schema}.pgqueue_advance_ids(spare bigint DEFAULT 0)
 RETURNS TABLE (sequence_name text, reached bigint)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -3,8 +3,8 @@
 -- Commits with a notification run one after the other, each until it is flushed. One notification
 -- per 20 ms is enough, and slow disks cannot take more. A sequence holds the time of the last one:
 -- it needs no row lock, leaves no dead row, and is not rolled back. The sequence is logged, since
--- an unlogged one is unusable on a promoted standby. The queue's row is read only when a
--- notification is due.
+-- an unlogged one is unusable on a promoted standby. The queue's row is read only for a
+-- notification.
 --
 -- This function must not fail the send or ack that calls it. If the sequence is lost, as after a
 -- partial restore, to_regclass returns NULL, and so do the strict functions: each call notifies,
@@ -14,8 +14,8 @@
 
 -- Returns false if the queue does not exist. This function and the send triggers run with the
 -- caller's search path, because setting another takes 0.6 us per call. All names are qualified, and
--- each operator's arguments have exactly the declared types, so that no schema of the caller offers
--- a better match.
+-- each operator's arguments have exactly the declared types, so that no caller's schema has a
+-- better match.
 CREATE FUNCTION {schema}.pgqueue_wake(queue_number integer) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     mark regclass := to_regclass('{schema}.pgqueue_wake_q' || queue_number::text);

@@ -11,7 +11,6 @@ from django_pgqueue.types import Batch, Receipt, receipt_of
 __all__ = ["BLOCKED", "EXHAUSTED", "RECHECK", "Deliveries", "Delivery", "deliveries"]
 
 # A row of read.sql with one of these notes is not a delivery but work for the reader.
-
 #: The message has no deliveries left.
 EXHAUSTED = "exhausted"
 #: The message is due, but is not the head of its group.

@@ -19,8 +19,7 @@ SETTLED = dt.timedelta(minutes=3)
 MISSED = dt.timedelta(minutes=15)
 #: Rows of minutes are kept at least this long before they are folded into hours.
 MINUTES_KEPT = dt.timedelta(hours=1)
-#: Queues per statement that folds hours. Statements for minutes, with fewer rows, take 50 times as
-#: many.
+#: Queues per statement when hours are folded; 50 times as many for minutes, with fewer rows.
 BATCH = 200
 
 

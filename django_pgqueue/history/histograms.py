@@ -1,8 +1,7 @@
 """Histograms of times with logarithmic buckets, four per factor of two.
 
 A bucket's number is ``floor(4 * log2(seconds))``, as in the lakes' roll-ups. Unlike percentiles,
-the counts of buckets can be added over any span. Percentiles computed from them are off by 10 % at
-most.
+counts can be added over any span. Percentiles computed from them are off by 10 % at most.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ def bucket(seconds: float) -> int:
 def quantile(counts: Mapping[str, int], share: float) -> float | None:
     """Return the time in seconds that this share of the counted times did not exceed.
 
-    It is the logarithmic middle of a bucket; None if nothing was counted. Keys of ``counts`` are
-    text, as in JSON.
+    It is the logarithmic middle of a bucket; None without counts. Keys of ``counts`` are text.
 
     >>> quantile({"0": 95, "4": 5}, 0.5), quantile({}, 0.5)
     (1.0905077326652577, None)

@@ -90,10 +90,7 @@ class Recent:
 
     @property
     def failing_for(self) -> int | None:
-        """Seconds since attempts began to fail, or None.
-
-        Counts back to the latest slot whose attempts all succeeded.
-        """
+        """Seconds for which attempts have been failing, back to a slot whose attempts succeeded."""
         since = None
         for back, slot in enumerate(reversed(self.slots)):
             if slot.bad:

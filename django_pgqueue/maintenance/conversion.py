@@ -311,8 +311,7 @@ def replace_partitions(cursor: Any, queue: StoredQueue, interval: dt.timedelta) 
             kept.append(partition)
     defaults = [partition for partition in kept if not partition.has_range]
     for start, end in missing_ranges(kept, now, interval):
-        # If a default partition has rows of the range, a later round of maintenance makes the
-        # partition.
+        # Skips ranges with rows in a default partition: maintenance makes these partitions later.
         if not any(_has_rows_from(cursor, default, start) for default in defaults):
             create_partition(cursor, queue.pk, start, end, unlogged=queue.unlogged)
     _set_interval(cursor, queue.pk, interval)

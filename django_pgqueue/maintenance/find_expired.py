@@ -16,8 +16,7 @@ __all__ = ["find_expired"]
 def find_expired(work: Work) -> None:
     """Set ``before``, ``refused`` and ``foreign_lakes`` by the retention and the lakes.
 
-    Receivers of ``retention_due`` may return an earlier time, or False to refuse. An exception in a
-    receiver refuses, too.
+    Receivers of ``retention_due`` may return an earlier time. False or an exception refuses.
     """
     queue = work.queue
     if queue.retention is None:

@@ -23,8 +23,7 @@ from django_pgqueue.sqlstates import CHECK_VIOLATION, sqlstate
 
 __all__ = ["make_partitions"]
 
-#: If the default partition has messages, the partition of the current interval begins this long
-#: after now.
+#: If the default partition has messages, the next partition begins this long after now.
 MARGIN = dt.timedelta(seconds=2)
 
 #: PostgreSQL reads a table at this rate or faster.
@@ -48,8 +47,7 @@ def make_partitions(work: Work) -> None:
     now = work.now()
     seconds = max((_seconds_to_read(work, default) for default in defaults), default=0)
     # With messages in the default partition, the current interval's partition begins after now:
-    # PostgreSQL allows no partition over those messages' times, and moving them would write them
-    # again.
+    # PostgreSQL allows no partition over those messages' times, and moving them writes them again.
     not_before = now.replace(microsecond=0) + MARGIN if seconds > 0 else None
     still_missing = partial(missing_ranges, now=now, interval=interval, not_before=not_before)
     missing = still_missing(found)

@@ -49,8 +49,8 @@ class Partition:
     """A table of messages and a table of their outcomes, neither partitioned further.
 
     ``has_range`` is true for a partition by time, which holds times from ``start`` (None:
-    unbounded) to before ``end``. It is false for the default partition, and for a queue without
-    partitions by time.
+    unbounded) to before ``end``. It is false for the default partition, and for an unpartitioned
+    queue.
     """
 
     message: str

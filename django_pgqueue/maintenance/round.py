@@ -64,8 +64,8 @@ def maintain(
 
     Arguments:
         patience: seconds to try for a lock, before a step is left to the next call.
-        stall: the most seconds that one try waits for a lock, while other sessions wait behind it;
-            0.001 or more.
+        stall: the most seconds, at least 0.001, that one try, and so other sessions, wait for a
+            lock.
         progress: called with the number of messages removed so far.
 
     >>> queue("orders").maintain().dropped
@@ -92,9 +92,8 @@ def maintain_or_tell(
 ) -> Maintained | None:
     """Call :func:`maintain` for one of many queues; its errors do not stop the other calls.
 
-    An error of the class ``caught`` is sent as signal ``maintenance_failed``, and the result has
-    it. Returns None if the queue was dropped. Raises the database's error if the connection is
-    lost.
+    An error of the class ``caught`` is sent as ``maintenance_failed``, and the result has it.
+    Returns None if the queue was dropped. Raises the database's error if the connection is lost.
     """
     try:
         return maintain(queue, **options)

@@ -1,6 +1,5 @@
--- Whether a partition has a message that is not archived. No index of the live tables has
--- enqueued_at as its first column, so they are searched by the partition's ids. An old partition
--- has few live messages.
+-- Whether a partition has a message that is not archived. The live tables have no index for
+-- enqueued_at, so they are searched by ids: few live messages are that old.
 WITH part AS MATERIALIZED (
     SELECT min(id) AS first, max(id) AS last,
            tstzrange(%(start)s::timestamptz, %(end)s::timestamptz) AS span

@@ -44,8 +44,7 @@ def create_tables(
     """
     number = int(queue_id)
     _drop(cursor, number)
-    # The sequence of an unlogged queue is logged, too: a promoted standby cannot use an unlogged
-    # one.
+    # Always logged: a promoted standby cannot use an unlogged sequence.
     cursor.execute(f"CREATE SEQUENCE {wake_sequence(number)} AS bigint")
     message, archive = own_table(MESSAGE, number), own_table(ARCHIVE, number)
     if partition_interval is None:
@@ -71,8 +70,7 @@ def drop_tables(cursor: Any, queue_id: int, *, name: str) -> None:
     """Drop a queue's tables and delete its rows in shared tables, but not the queue's own row.
 
     Takes ACCESS EXCLUSIVE on both parents, which blocks every queue until the end of the
-    transaction: set ``lock_timeout``. The queue's purge mark stays, with its name, so that streams
-    detect the loss.
+    transaction: set ``lock_timeout``. The queue's purge mark stays: streams detect the loss by it.
     """
     _mark_dropped(cursor, queue_id, name, own_table(ARCHIVE, queue_id))
     _drop(cursor, queue_id)
@@ -91,8 +89,7 @@ def _drop(cursor: Any, queue_id: int) -> None:
 def _mark_dropped(cursor: Any, queue_id: int, name: str, archive: str) -> None:
     """Write the purge mark: the last transaction that archived a message of the queue.
 
-    Reads the whole archive before it takes the lock. Under the lock it reads only newer rows, by an
-    index.
+    Reads the whole archive before the lock, and under the lock only newer rows, by an index.
     """
     newest = f"SELECT max(archive_xid) FROM {archive}"
     cursor.execute(f"SELECT ({newest}), pg_snapshot_xmin(pg_current_snapshot())::text::bigint")

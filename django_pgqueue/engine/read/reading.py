@@ -147,8 +147,7 @@ def _take(
         if ended:
             taken.exhausted = [*taken.exhausted, *ended]
         if any(delivery.note == RECHECK for delivery in found):
-            # Ignores rechecks that remain: locked groups must not keep ready messages from being
-            # read.
+            # Ignores the remaining rechecks, so that ready messages are read despite locked groups.
             rechecks_left, heed, again = promote(queue, qty, alone=alone), False, True
         elif not again and rechecks_left:
             rechecks_left, heed, again = False, True, True

@@ -1,7 +1,6 @@
 -- Send up to batch archived messages again, as new messages whose header has the old id. Returns
--- the number sent, the number of outcomes examined, and the id to continue after. Takes a page by
--- the index on id, and then filters the page: otherwise the planner may sort the whole archive for
--- each page.
+-- the numbers of messages sent and of outcomes examined, and the id to continue after. Takes a page
+-- by the index on id, then filters it: otherwise the planner may sort the whole archive each time.
 WITH looked AS MATERIALIZED (
     SELECT id, enqueued_at, state FROM {archive}
     WHERE id > %(after)s AND (%(ids)s::bigint[] IS NULL OR id = ANY(%(ids)s::bigint[]))

@@ -1,5 +1,4 @@
--- Insert a message unless its dedup key is taken. Returns its id, or the id of the first message
--- with the key.
+-- Insert a message unless its dedup key is taken. Returns the id of the key's message.
 WITH claimed AS MATERIALIZED (
     SELECT id, is_new FROM pgqueue_claim_keys({queue_id}, ARRAY[%(dedup_key)s::text], %(window)s)
 ),
