@@ -87,7 +87,7 @@ $$;
 
 -- Chooses the next heads after messages of groups were deleted from ready or deferred. If the
 -- deleted message is a follower in a batch, the group's row stays locked until the commit. A
--- concurrent statement that removes the head then inserts a recheck; it does not choose the deleted
+-- concurrent statement that removes the head then inserts a recheck; it does not choose this
 -- message.
 CREATE FUNCTION {schema}.pgqueue_go_on(
     from_ready boolean, ids bigint[], queue_ids integer[], groups text[]

@@ -88,8 +88,7 @@ def note(
     """Write the rows of a process for the current minute of the server's clock.
 
     Arguments:
-        rows: a function that takes the minute, and returns a row for each queue with the counts
-            since the minute began.
+        rows: a function that takes the minute, and returns each queue's row of counts since then.
 
     Raises DatabaseError after at most one second, since heartbeats wait for this write.
     """

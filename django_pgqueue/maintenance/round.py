@@ -107,10 +107,7 @@ def maintain_or_tell(
 
 
 def keep_history(alias: str) -> float:
-    """Run the steps on the history, if it is kept. Returns the seconds until the next run.
-
-    A lock lets one process at a time run them.
-    """
+    """Run the steps on the history, if it is kept. Returns the seconds until the next run."""
     if settings.HISTORY_SECONDS is None:
         return LONGEST
     for step in HISTORY_STEPS:
