@@ -1,14 +1,14 @@
--- Returns an id for each message of a batch with unique keys, and whether it is new. While a key is
--- held, its id is that of its first message. Called by single sends, batch sends and Spark's sink.
+-- Returns an id for each message of a batch with unique keys, and whether it is new. For a held key
+-- that is the id of its first message. Called by every send with keys.
 --
 -- A held key is only looked up, so a duplicate writes nothing. Other keys are claimed in key order,
 -- so that two batches cannot deadlock. A second transaction with the same key waits until the first
 -- commits or rolls back; ON CONFLICT then finds the key held. A key whose window has expired is
 -- claimed again. Each call also deletes two expired keys.
 --
--- Sessions cache plans. A plan made while there were few keys would sweep with a full scan for
--- good, so the sweep is pinned to its index. ORDER BY pins the look-up to the primary key: while
--- the table is small, the planner would otherwise use the sweep's index for an equality.
+-- Sessions cache plans. A plan made while there were few keys would delete expired keys by full
+-- scans for good, so that statement is pinned to the index of expiry times. ORDER BY pins the
+-- look-up to the primary key: for a small table the planner would choose the other index.
 
 CREATE FUNCTION {schema}.pgqueue_claim_keys(queue integer, keys text[], during interval)
 RETURNS TABLE (place bigint, id bigint, is_new boolean)

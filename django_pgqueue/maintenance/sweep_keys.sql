@@ -1,4 +1,4 @@
--- Deletes unique keys whose window is over, up to a limit. Skips keys that a send is taking over.
+-- Deletes unique keys whose window is over, up to a limit. Skips keys that a send has locked.
 DELETE FROM pgqueue_claim WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM pgqueue_claim
     WHERE queue_id = {queue_id} AND until <= statement_timestamp()

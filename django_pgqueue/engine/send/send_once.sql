@@ -1,4 +1,4 @@
--- Insert a message unless its unique key is taken. Returns its id, or that of the first message.
+-- Insert a message unless its unique key is taken. Returns the id of the key's message.
 WITH claimed AS MATERIALIZED (
     SELECT id, is_new FROM pgqueue_claim_keys({queue_id}, ARRAY[%(unique_key)s::text], %(window)s)
 ),

@@ -23,7 +23,7 @@ UNIQUE_WINDOW = dt.timedelta(minutes=5)
 
 _COPY_BLOCK = 100
 
-# In characters; PostgreSQL takes no jsonb array of more than 256 MB.
+# In characters. PostgreSQL refuses jsonb arrays of more than 256 MB.
 _LONGEST_ARRAY = 32_000_000
 
 
@@ -43,13 +43,13 @@ def send(
 
     Arguments:
         body: any value JSON can hold; dates, Decimal and UUID become text.
-        headers: a dict of the same, or None.
+        headers: a dict of such values, or None.
         delay: hides the message for that many seconds (number or timedelta), or until an aware
             datetime.
         priority: from -100 to 100; higher is read first.
         group: the FIFO group, text of 1 to 255 characters; None: none.
-        unique: text of 1 to 255 characters; within the queue's unique window only the first send
-            with this key adds a message, and the others return its id.
+        unique_key: text of 1 to 255 characters; within the queue's dedup window only the first send
+            with this key adds a message; later sends return its id.
 
     >>> queue("orders").send({"order": 7}, delay=60)
     1
@@ -83,13 +83,13 @@ def send_batch(
 ) -> list[int]:
     """Send many messages at once, all or none, and return their ids in the same order.
 
-    From ``COPY_THRESHOLD`` messages on, or when they are very large, they go by COPY.
+    Uses COPY for ``COPY_THRESHOLD`` messages or more, and for very large ones.
 
     Arguments:
-        bodies: a list with one for each message, at least one.
+        bodies: a list with the body of each message, at least one.
         headers, group: one for all, or a list with one for each body.
         delay, priority: one for all, as for :func:`send`.
-        unique: a list with one for each body.
+        unique_key: a list with a key for each body.
 
     >>> queue("orders").send_batch([{"order": 7}, {"order": 8}])
     [1, 2]
@@ -111,7 +111,7 @@ def send_batch(
 
 
 def listed(bodies: Any) -> list[Any]:
-    """The bodies of a batch. Raises InvalidArgument when there is none."""
+    """Return the bodies of a batch as a list. Raises InvalidArgument if there are none."""
     if isinstance(bodies, (str, bytes, dict)) or not isinstance(bodies, Iterable):
         raise InvalidArgument(f"bodies must be a list of bodies, not {bodies!r}")
     found = list(bodies)
@@ -156,7 +156,7 @@ def _copy(
 def _copy_once(
     queue: OpenQueue, columns: dict[str, list[Any]], params: dict[str, Any]
 ) -> list[int]:
-    """COPY the messages whose unique key is new. Returns the ids of all."""
+    """COPY the messages whose unique key is new. Returns an id for each body."""
     with queue.transaction():
         keys = {"unique_keys": columns["unique_keys"], **window(queue)}
         claimed = queue.run("send/claim_keys", {**params, **keys})
@@ -191,20 +191,20 @@ def _copy_rows(
     statement = render("send/copy", queue.id, names)
     runner = queue.runner
     with runner.errors, runner.session.cursor() as cursor, cursor.copy(statement) as copy:
-        # The server inserts one block while the next is made.
+        # The server inserts one block while the next is formatted.
         while block := "\n".join(islice(rows, _COPY_BLOCK)):
             copy.write(f"{block}\n")
 
 
 def window(queue: OpenQueue) -> dict[str, Any]:
-    """The parameter for how long a unique key of this queue counts."""
-    return {"window": queue.unique_window or UNIQUE_WINDOW}
+    """Return the parameter that holds the queue's dedup window."""
+    return {"window": queue.dedup_window or DEDUP_WINDOW}
 
 
 def _one_each(
     value: Any, single: Any, count: int, name: str, checked: Callable[[Any], str | None]
 ) -> list[str | None]:
-    """Make a list with a value for each body from one value for all, or from such a list."""
+    """Return a list with a value for each body. ``value`` is one value for all, or a list."""
     if value is None or isinstance(value, single):
         return [checked(value)] * count
     values = list(value)
@@ -221,7 +221,7 @@ def _all_none(values: list[Any]) -> bool:
 
 
 def _json_array(texts: list[str | None]) -> str | None:
-    """Join JSON texts to an array. Returns None if all are None."""
+    """Join JSON texts to a JSON array. Returns None if all are None."""
     if _all_none(texts):
         return None
     return f"[{','.join('null' if text is None else text for text in texts)}]"
@@ -239,5 +239,5 @@ def _escaped(text: str) -> str:
 
 
 def _escaped_json(text: str) -> str:
-    # JSON text has no raw tabs or newlines.
+    # JSON text has no raw tabs or newlines, so only backslashes are escaped.
     return text.replace("\\", "\\\\")
