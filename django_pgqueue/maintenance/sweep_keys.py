@@ -11,7 +11,7 @@ BATCH = 5000
 
 
 def sweep_keys(work: Work) -> None:
-    """Delete the expired dedup keys in batches."""
+    """Delete the expired unique keys in batches."""
     while True:
         swept = len(work.fetch("sweep_keys", {"batch": BATCH}))
         work.counts["keys"] += swept

@@ -48,7 +48,7 @@ def send(
             datetime.
         priority: from -100 to 100; higher is read first.
         group: the FIFO group, text of 1 to 255 characters; None: none.
-        unique_key: text of 1 to 255 characters; within the queue's dedup window only the first send
+        unique: text of 1 to 255 characters; within the queue's unique window only the first send
             with this key adds a message; later sends return its id.
 
     >>> queue("orders").send({"order": 7}, delay=60)
@@ -89,7 +89,7 @@ def send_batch(
         bodies: a list with the body of each message, at least one.
         headers, group: one for all, or a list with one for each body.
         delay, priority: one for all, as for :func:`send`.
-        unique_key: a list with a key for each body.
+        unique: a list with a key for each body.
 
     >>> queue("orders").send_batch([{"order": 7}, {"order": 8}])
     [1, 2]
@@ -197,8 +197,8 @@ def _copy_rows(
 
 
 def window(queue: OpenQueue) -> dict[str, Any]:
-    """Return the parameter that holds the queue's dedup window."""
-    return {"window": queue.dedup_window or DEDUP_WINDOW}
+    """Return the parameter that holds the queue's unique window."""
+    return {"window": queue.unique_window or UNIQUE_WINDOW}
 
 
 def _one_each(
