@@ -21,7 +21,7 @@ __all__ = ["MessageManager"]
 
 
 class MessageManager(QueuesManager["Message"]):
-    """All operations on queues, with the queue as first argument, and operations on databases.
+    """The operations on a queue, with the queue as first argument, and those on all queues.
 
     ``using("replica")`` gives the same manager for another database.
 
@@ -45,7 +45,7 @@ class MessageManager(QueuesManager["Message"]):
         expires: Delay | None = None,
         priority: int = 0,
         group: str | None = None,
-        dedup_key: str | None = None,
+        unique: str | None = None,
     ) -> int:
         return self._bound(queue).send(
             body,
@@ -54,7 +54,7 @@ class MessageManager(QueuesManager["Message"]):
             expires=expires,
             priority=priority,
             group=group,
-            dedup_key=dedup_key,
+            unique=unique,
         )
 
     @twin_of(send)
@@ -71,7 +71,7 @@ class MessageManager(QueuesManager["Message"]):
         expires: Delay | None = None,
         priority: int = 0,
         group: Sequence[str | None] | str | None = None,
-        dedup_key: Sequence[str | None] | None = None,
+        unique: Sequence[str | None] | None = None,
     ) -> list[int]:
         return self._bound(queue).send_batch(
             bodies,
@@ -80,7 +80,7 @@ class MessageManager(QueuesManager["Message"]):
             expires=expires,
             priority=priority,
             group=group,
-            dedup_key=dedup_key,
+            unique=unique,
         )
 
     @twin_of(send_batch)

@@ -177,7 +177,7 @@ OUTCOMES = "tests/worker/test_outcomes.py"
 TRANSACTIONS = "tests/acceptance/test_transactions.py"
 UNFLUSHED = "tests/acceptance/test_unflushed.py"
 EXPIRING = "tests/engine/read/test_expiring.py"
-DEDUP = "tests/engine/send/test_dedup.py"
+ONCE = "tests/engine/send/test_once.py"
 
 MUTANTS = (
     Mutant(
@@ -335,9 +335,9 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "dedup-taken-over",
-        "a send takes a dedup key over that still counts",
-        (DEDUP,),
+        "unique-taken-over",
+        "a send takes a unique key over that still counts",
+        (ONCE,),
         (
             Change(
                 f"{DDL}/claim_keys.sql",
@@ -422,7 +422,11 @@ MUTANTS = (
             f"expired-delivered-by-{statement}",
             f"{statement}.sql delivers messages that have expired",
             (EXPIRING,),
-            (Change(f"{ENGINE}/read/{statement}.sql", "SELECT {read/note}, ", "SELECT NULL::text, "),),
+            (
+                Change(
+                    f"{ENGINE}/read/{statement}.sql", "SELECT {read/note}, ", "SELECT NULL::text, "
+                ),
+            ),
         )
         for statement in ("read", "read_ready", "follow")
     ),

@@ -117,7 +117,7 @@ class Model:
         self.archive: dict[int, tuple[str, str]] = {}
         self.gone: set[int] = set()
         self.lines: dict[tuple[str, str | None], Line] = {}
-        self.dedup: dict[tuple[str, str], int] = {}
+        self.claims: dict[tuple[str, str], int] = {}
 
     def within(self, queue: str, place: str | None = None) -> list[Entry]:
         return [
@@ -312,8 +312,8 @@ class QueueMachine(RuleBasedStateMachine):
         self, queue: str, pk: int, key: str | None, body: Any, due: bool, **facts: Any
     ) -> None:
         if key is not None:
-            first = self.model.dedup.setdefault((queue, key), pk)
-            assert pk == first, "a dedup key returns the id of the first"
+            first = self.model.claims.setdefault((queue, key), pk)
+            assert pk == first, "a unique key returns the id of the first"
             if pk in self.model.live or pk in self.model.archive or pk in self.model.gone:
                 return
         known = [*self.model.live, *self.model.archive, *self.model.gone]
@@ -345,7 +345,7 @@ class QueueMachine(RuleBasedStateMachine):
             expires=_expires(expiry),
             priority=priority,
             group=group,
-            dedup_key=key,
+            unique=key,
         )
         facts = {"priority": priority, "group": group, **_expiry(expiry)}
         self.expect_sent(queue, pk, key, self.sent, not later, **facts)
@@ -374,7 +374,7 @@ class QueueMachine(RuleBasedStateMachine):
             expires=_expires(expiry),
             priority=priority,
             group=[group for group, _ in each],
-            dedup_key=[key for _, key in each],
+            unique=[key for _, key in each],
         )
         assert len(pks) == len(each)
         for pk, body, (group, key) in zip(pks, bodies, each, strict=True):
@@ -436,7 +436,8 @@ class QueueMachine(RuleBasedStateMachine):
         for (pk,) in ended:
             entry = self.model.live[pk]
             assert entry.expired, "archived as expired, but it has not expired"
-            assert entry.due and entry.queue == queue, "nobody looked for it yet"
+            assert entry.due, "archived while it was in flight or delayed"
+            assert entry.queue == queue, "archived by a read of another queue"
             self.model.leave([entry])
             self.model.keep(entry, "EXPIRED")
         dead = [
@@ -717,9 +718,7 @@ class QueueMachine(RuleBasedStateMachine):
         """The time until which a message may be delivered is over, wherever the message is."""
         known = sorted(pk for pk, entry in self.model.live.items() if entry.expires)
         pk = known[number % len(known)]
-        run_sql(
-            "UPDATE pgqueue_message SET expires_at = statement_timestamp() WHERE id = %s", [pk]
-        )
+        run_sql("UPDATE pgqueue_message SET expires_at = statement_timestamp() WHERE id = %s", [pk])
         self.model.live[pk].expired = True
 
     @precondition(lambda self: self.model.live)

@@ -59,7 +59,7 @@ def in_every_state(name: str = "orders", **settings: Any) -> BoundQueue:
     made.send("later", delay=600)
     made.archive(sent[:3])
     made.read(qty=2, vt=600)
-    made.send({"once": True}, dedup_key="k")
+    made.send({"once": True}, unique="k")
     return made
 
 
@@ -129,7 +129,8 @@ def test_partitions_are_for_good_and_the_error_tells_what_serves():
     before = tables()
 
     with pytest.raises(
-        InvalidArgument, match=r"make a new one, .* queue\('orders'\)\.redrive\(to=...\)"
+        InvalidArgument,
+        match=r"Make a new queue without partitions, .* queue\('orders'\)\.redrive\(to=...\)",
     ):
         orders.repartition(None)
 

@@ -61,7 +61,7 @@ def reader(request):
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["send", "send_batch"])
-@pytest.mark.parametrize("key", [None, "k"], ids=["plain", "dedup"])
+@pytest.mark.parametrize("key", [None, "k"], ids=["plain", "unique"])
 @pytest.mark.parametrize(
     "expires", [60, dt.timedelta(minutes=1), timezone.now() + HOUR], ids=["seconds", "span", "at"]
 )
@@ -71,9 +71,9 @@ def test_every_way_to_send_stores_when_the_message_expires(
 ):
     settings.PGQUEUE = {"COPY_THRESHOLD": threshold}
     if many:
-        [pk] = orders.send_batch([1], expires=expires, dedup_key=key and [key])
+        [pk] = orders.send_batch([1], expires=expires, unique=key and [key])
     else:
-        pk = orders.send(1, expires=expires, dedup_key=key)
+        pk = orders.send(1, expires=expires, unique=key)
 
     message = Message.objects.get(pk=pk)
 
@@ -166,7 +166,9 @@ def test_a_read_behind_the_last_one_leaves_out_what_has_expired(committed_orders
 
     found = committed_orders.read(qty=qty)
 
-    assert sorted(message.id for message in found) == [pk for pk in pks[qty:] if pk not in late][:qty]
+    assert (
+        sorted(message.id for message in found) == [pk for pk in pks[qty:] if pk not in late][:qty]
+    )
     assert outcomes() == dict.fromkeys(late, "EXPIRED")
     assert sorted(committed_orders.archive(found)) == [message.id for message in found]
 
