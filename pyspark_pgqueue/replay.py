@@ -47,7 +47,7 @@ _TAKEN = (
 
 @dataclass(frozen=True)
 class Summary:
-    """The number of messages that were sent, by the queue they came from."""
+    """The result of a replay: ``counts`` has the number of messages by source queue."""
 
     id: str
     counts: dict[str, int]
