@@ -70,7 +70,7 @@ class Declaration:
             message = message_of(self.target, list(self.args), dict(self.kwargs))
             queue, using = message.queue, message.using
             values |= {"body": message.body, "priority": message.priority}
-            values["expires"] = values["expires"] or message.expires
+            values["expires"] = values["expires"] or arguments.span(message.expires, "expires")
         else:
             handler = handler_of(self.target)
             queue, using = handler.queue, handler.using

@@ -30,19 +30,8 @@ SLICE_SECONDS = 1.0
 FINISHED = 2**62
 #: Number of rows that each task sorts.
 _RANGE = 500_000
-_TAKEN = (
-    *(
-        "body",
-        "headers",
-        "priority",
-        "group_key",
-        "unique_key",
-        "group",
-        "delay",
-        "expires",
-        "queue",
-    ),
-)
+_TAKEN = ("body", "headers", "delay", "expires", "priority", "queue", "unique_key")
+_TAKEN += ("group", "group_key")
 
 
 @dataclass(frozen=True)

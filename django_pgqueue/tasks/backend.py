@@ -12,7 +12,6 @@ from django.core.checks import CheckMessage, Error
 from django.db import DEFAULT_DB_ALIAS, ProgrammingError
 from django.utils import timezone
 
-from django_pgqueue import arguments
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Queue, queue
@@ -40,7 +39,7 @@ class TaskMessage(NamedTuple):
     using: str | None
     body: dict[str, Any]
     priority: int
-    expires: dt.timedelta | None
+    expires: float | dt.timedelta | None
 
 
 class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
@@ -97,11 +96,8 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         """Return the message that runs a task. Schedules send it."""
         self.validate_task(task)
         body = body_of(task, *_plain(args, kwargs))
-        expires = _expires(task)
-        length = None if expires is None else arguments.duration(expires, "expires")
-        return TaskMessage(
-            task.queue_name, self.options.get("database"), body, task.priority, length
-        )
+        database = self.options.get("database")
+        return TaskMessage(task.queue_name, database, body, task.priority, _expires(task))
 
     def enqueue(  # type: ignore[override]
         self, task: Task[..., Any], args: Any, kwargs: dict[str, Any]

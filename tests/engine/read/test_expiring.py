@@ -365,12 +365,15 @@ def test_a_reader_that_was_slow_to_archive_does_not_take_another_readers_lease_a
     assert end_expired(opened, [held.receipt]) == [pk]
 
 
-def test_two_readers_archive_an_expired_message_once(committed_orders, actors):
-    pks = committed_orders.send_batch(list(range(200)), expires=PAST)
-    readers: list[Actor] = actors(2)
+@pytest.mark.parametrize("groups", [0, 20])
+def test_readers_at_once_archive_each_expired_message_once(committed_orders, actors, groups):
+    group = [f"g{n % groups}" for n in range(2000)] if groups else None
+    pks = committed_orders.send_batch(list(range(2000)), expires=PAST, group=group)
+    readers: list[Actor] = actors(4)
 
     for future in [reader.start(call, "read", "orders", qty=5) for reader in readers]:
         assert future.result(timeout=60) == []
+    assert committed_orders.read() == []
 
     assert outcomes() == dict.fromkeys(pks, "EXPIRED")
     assert not LiveMessage.objects.exists()
