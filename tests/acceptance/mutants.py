@@ -412,8 +412,8 @@ MUTANTS = (
         (
             Change(
                 f"{ENGINE}/places.sql",
-                "expires_at <= statement_timestamp()",
-                "expires_at > statement_timestamp()",
+                "expires_at::timestamptz <= statement_timestamp()",
+                "expires_at::timestamptz > statement_timestamp()",
             ),
         ),
     ),
