@@ -37,6 +37,10 @@ failOnServerChange         true                 whether to stop at a restored or
 replicaTimeout             60                   seconds that a task waits for a replica
 pushdown                   auto                 true where Spark pushes filters; auto finds out
 queue                                           for writing: the queue, whatever the column says
+until                      the queue's window   for writing: how long a unique key is held: started,
+                                                done, or a length of time, as 10m
+onConflict                 skip                 for writing: skip, or replace, what a row does if a
+                                                waiting message holds its unique key
 txnAppId, txnVersion                            for writing: a name for the job, and a number
                                                 that rises; a version is written once
 =========================  ===================  ==================================================
@@ -52,6 +56,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django_pgqueue.types import OnConflict, Until
 from django_pgqueue.wording import length_of
 from pyspark_pgqueue.columns import ARCHIVE, CONSUMED, COUNTS, LIVE, Column
 from pyspark_pgqueue.errors import InvalidOption
@@ -86,6 +91,8 @@ _NAMES = {
     "replicaTimeout",
     "pushdown",
     "queue",
+    "until",
+    "onConflict",
     "txnAppId",
     "txnVersion",
 }
@@ -131,6 +138,8 @@ class Options:
     replica_timeout: float = 60.0
     pushdown: bool | None = None
     queue: str | None = None
+    until: Until | None = None
+    on_conflict: OnConflict = "skip"
     txn_app_id: str | None = None
     txn_version: int | None = None
 
@@ -169,7 +178,7 @@ class Options:
             max_rows=_number(options, "maxOffsetsPerTrigger"),
             max_bytes=_number(options, "maxBytesPerTrigger"),
             min_rows=_number(options, "minOffsetsPerTrigger") or 1,
-            longest_wait=_length(options.get("maxtriggerdelay", "15m")),
+            longest_wait=_length(options.get("maxtriggerdelay", "15m"), "maxTriggerDelay"),
             retries_refused=_choice(options, "onError", ("deadLetter", "retry")) == "retry",
             visibility_timeout=_number(options, "visibilityTimeout"),
             min_partitions=_number(options, "minPartitions") or 0,
@@ -181,6 +190,8 @@ class Options:
             if options.get("pushdown", "auto") == "auto"
             else _flag(options, "pushdown", True),
             queue=options.get("queue"),
+            until=_until(options.get("until")),
+            on_conflict=_choice(options, "onConflict", ("skip", "replace")),  # type: ignore[arg-type]
             txn_app_id=options.get("txnappid"),
             txn_version=_number(options, "txnVersion", least=0),
         )
@@ -241,11 +252,17 @@ def _choice(options: Mapping[str, str], name: str, known: Sequence[str]) -> str:
     return text
 
 
-def _length(text: str) -> float:
+def _until(text: str | None) -> Until | None:
+    if text == "started" or text == "done":
+        return text  # type: ignore[return-value]
+    return None if text is None else _length(text, "until")
+
+
+def _length(text: str, name: str) -> float:
     """Seconds of a length of time, as in ``15m``."""
     length = dt.timedelta(seconds=int(text)) if text.isdecimal() else length_of(text)
     if length is None:
-        raise InvalidOption(f"maxTriggerDelay is a length of time, as 30s or 15m, not {text!r}")
+        raise InvalidOption(f"{name} is a length of time, as 30s or 15m, not {text!r}")
     return length.total_seconds()
 
 

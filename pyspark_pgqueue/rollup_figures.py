@@ -31,8 +31,8 @@ FIRST_LINE = 200
 #: django_pgqueue.history.histograms.
 BUCKET = "least(greatest(floor(4 * {}), -40), 88)"
 #: SQL of PostgreSQL and Spark: failed attempts of an archived message that were tried again.
-#: The last attempt ended it, unless it was cancelled.
-RETRIED = "greatest(attempts - CASE state WHEN 'CANCELLED' THEN 0 ELSE 1 END, 0)"
+#: The last attempt ended it, unless it was cancelled or replaced.
+RETRIED = "greatest(attempts - CASE WHEN state IN ('CANCELLED', 'REPLACED') THEN 0 ELSE 1 END, 0)"
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 

@@ -1,7 +1,7 @@
 """Places of messages. A count and the list that it links to use the same statements.
 
 A message in the queue stands in one of five places, which ``engine/places.sql`` defines. They add
-up to a queue's length. A message that is done is ``completed``, ``failed`` or ``cancelled``.
+up to a queue's length. A message that is done has its outcome as its place.
 
 All queries read the narrow tables by their indexes, up to a limit.
 """
@@ -49,6 +49,7 @@ class Place(str, Enum):
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    REPLACED = "replaced"
 
     @property
     def label(self) -> str:
@@ -68,13 +69,14 @@ _LABELS = {
     Place.COMPLETED: gettext_lazy("completed"),
     Place.FAILED: gettext_lazy("failed"),
     Place.CANCELLED: gettext_lazy("cancelled"),
+    Place.REPLACED: gettext_lazy("replaced"),
 }
 
 LIVE = (Place.READY, Place.DUE, Place.WAITING, Place.IN_FLIGHT, Place.DELAYED)
 #: Maximum number of messages of a group that are counted before one.
 MOST_COUNTED = 1000
 
-ENDED = (Place.COMPLETED, Place.FAILED, Place.CANCELLED)
+ENDED = (Place.COMPLETED, Place.FAILED, Place.CANCELLED, Place.REPLACED)
 
 
 def _after(key: str, type_: str, lowest: str) -> str:

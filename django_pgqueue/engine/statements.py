@@ -23,7 +23,7 @@ ENGINE = "django_pgqueue.engine"
 _HEADING = re.compile(r"^-- \{([\w/]+)\}.*\n(?:--.*\n)*", re.MULTILINE)
 
 # The last clause of a statement that writes.
-_RETURNED_ID = re.compile(r"(RETURNING|SELECT) id( FROM \w+)?\s*$")
+_RETURNED_ID = re.compile(r"(RETURNING|SELECT) id((?:, \w+)*(?: FROM \w+)?)\s*$")
 
 
 class Part(str):

@@ -185,6 +185,7 @@ class Migration(migrations.Migration):
                     ("COMPLETED", "Completed"),
                     ("FAILED", "Failed"),
                     ("CANCELLED", "Cancelled"),
+                    ("REPLACED", "Replaced"),
                 ]
             ),
         ),

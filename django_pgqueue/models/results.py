@@ -89,7 +89,7 @@ def _look(queue: OpenQueue, message_id: int) -> Any:
         for state, error, kept in queue.run("settle/result", {"id": message_id}):
             if state == State.COMPLETED:
                 return None if kept is None else json.loads(kept)
-            if state == State.CANCELLED:
+            if state in (State.CANCELLED, State.REPLACED):
                 raise MessageCancelled(queue.name, message_id, error)
             raise MessageFailed(queue.name, message_id, error or "")
         state = live.values_list("state", flat=True).first()

@@ -10,7 +10,10 @@ from django.db import connections, models, transaction
 from django_pgqueue import arguments
 from django_pgqueue.models import Queue, Schedule
 
-_MOMENTS = (("deferred", "vt"), ("lease", "vt"), ("waiting", "vt"), ("claim", "until"))
+_MOMENTS = (
+    *(("deferred", "vt"), ("lease", "vt"), ("waiting", "vt")),
+    *(("claim", "until"), ("claim", "first_at")),
+)
 
 
 def travel(span: float | dt.timedelta, *, using: str | None = None) -> int:

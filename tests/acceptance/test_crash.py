@@ -142,11 +142,14 @@ def test_a_role_that_may_only_send_claims_the_keys_that_a_crash_left(server, act
 
     crash()
 
-    claim = "SELECT id, is_new FROM pgqueue_claim_keys(1, ARRAY['report 7'], '1 hour')"
+    claim = (
+        "SELECT id, conflict FROM pgqueue_claim_keys("
+        "1, ARRAY['report 7'], '{0}', '{NULL}', 'done', '1 hour', 'skip', NULL)"
+    )
     with psycopg.connect(server.url(), autocommit=True) as plain:
         plain.execute(f"SET ROLE {SENDER}")
-        [(new, is_new)] = plain.execute(claim).fetchall()
-        assert is_new
+        [(new, conflict)] = plain.execute(claim).fetchall()
+        assert conflict is None
         assert new > lost
         assert plain.execute("SELECT pgqueue_clear_lost(1)").fetchall() == [(True,)]
     assert actor.do(call, "metrics", "fast").length == 0

@@ -10,7 +10,7 @@ from django_pgqueue import arguments
 from django_pgqueue.engine.leases.batches import open_ended
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.errors import InvalidArgument, PgQueueError, QueueNotFound, UntrustedSource
-from django_pgqueue.types import State
+from django_pgqueue.types import ENDS, State
 
 __all__ = ["redrive", "replay"]
 
@@ -148,7 +148,7 @@ def replay(
     not change.
 
     Arguments:
-        state: only COMPLETED, FAILED or CANCELLED messages.
+        state: only COMPLETED, FAILED, CANCELLED or REPLACED messages.
         to, ids, conditional, rate, progress: as for :func:`redrive`.
 
     >>> queue("orders").replay(state=State.FAILED)
@@ -157,9 +157,8 @@ def replay(
     Raises QueueNotFound, InvalidArgument.
     """
     target = queue if to is None else queue.find(to)
-    ends = (State.COMPLETED, State.FAILED, State.CANCELLED)
-    if state is not None and str(state) not in map(str, ends):
-        raise InvalidArgument(f"state must be COMPLETED, FAILED, CANCELLED or None, not {state!r}")
+    if state is not None and str(state) not in map(str, ENDS):
+        raise InvalidArgument(f"state must be {', '.join(map(str, ENDS))} or None, not {state!r}")
     # Excludes messages that are replayed and archived while this runs.
     [(last,)] = queue.run("redrive/last_id")
     params = {

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
-from django.db import transaction
+from django.db import OperationalError, transaction
 
-from django_pgqueue.models import BoundQueue, Message
-from tests.actors import begin, call, commit, rollback
+from django_pgqueue.engine.settle.outcomes import complete as complete_each
+from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.models import BoundQueue, Message, Queue
+from tests.actors import begin, call, commit, execute, rollback
+from tests.waiting import until
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 
@@ -120,30 +124,341 @@ def test_a_rolled_back_send_frees_its_key(orders):
     assert [message.body for message in orders.read(qty=10)] == ["two"]
 
 
-@pytest.mark.parametrize(("end", "bodies"), [(commit, ["one"]), (rollback, ["two"])])
+# Until its message started, or is done
+
+ENDS: dict[str, Callable[[Any, Any], Any]] = {
+    "ack": lambda orders, m: orders.archive(m),
+    "reject": lambda orders, m: m.reject("no"),
+    "cancel": lambda orders, m: orders.cancel(m.id),
+    "delete": lambda orders, m: orders.delete(m),
+    "purge": lambda orders, m: orders.purge(),
+    "erase": lambda orders, m: orders.model.objects.filter(pk=m.id).delete(),
+    "complete a batch": lambda orders, m: complete(orders, m),
+}
+
+
+def complete(orders: Any, message: Any) -> None:
+    complete_each(Queue.objects.resolve("orders").opened, [message.receipt])
+
+
+def delivered(orders: Any) -> Any:
+    [message] = orders.read()
+    return message
+
+
+def claimed_again(orders: Any, **options: Any) -> bool:
+    return orders.send("again", unique="k", **options).conflict is None
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("dead_letters", [False, True])
+def test_a_key_is_held_until_its_message_is_done(db, end, dead_letters):
+    Message.objects.create_queue("dead")
+    Message.objects.create_queue("orders", dead_letter_queue="dead" if dead_letters else None)
+    orders = BoundQueue("orders")
+    first = orders.send("first", unique="k", until="done")
+    assert orders.send("again", unique="k", until="done") == first
+    message = delivered(orders)
+    assert not claimed_again(orders, until="done")
+    message.nack(delay=0)
+    assert not claimed_again(orders, until="done")
+    message = delivered(orders)
+
+    end(orders, message)
+
+    assert claimed_again(orders, until="done")
+    assert not claimed_again(orders, until="done")
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+@pytest.mark.parametrize("delay", [0, 60])
+@pytest.mark.parametrize("until", ["started", "done"])
+def test_a_message_holds_its_key_wherever_it_waits(orders, until, delay, group):
+    orders.send("before", group=group)
+    orders.send("first", unique="k", until=until, delay=delay, group=group)
+
+    assert not claimed_again(orders)
+
+
+@pytest.mark.parametrize("qty", [1, 200])
+def test_a_key_is_held_until_the_first_delivery(orders, qty):
+    others = orders.send_batch(list(range(qty - 1))) if qty > 1 else []
+    first = orders.send("first", unique="k", until="started")
+    assert not claimed_again(orders, until="started")
+
+    read = orders.read(qty=qty)
+
+    assert [m.id for m in read] == [*others, first]
+    for message in read:
+        message.nack(delay=0)
+    assert claimed_again(orders, until="started")
+    assert not claimed_again(orders, until="started")
+
+
+@pytest.mark.parametrize("qty", [2, 200])
+def test_a_key_is_held_while_its_message_is_leased_with_others(orders, qty):
+    ids = orders.send_batch(list(range(qty)), unique=["k", *[None] * (qty - 1)], until="done")
+    messages = orders.read(qty=qty)
+    assert not claimed_again(orders, until="done")
+
+    orders.archive(messages[1:])
+    assert not claimed_again(orders, until="done")
+    orders.archive(messages[0])
+
+    assert claimed_again(orders, until="done")
+    assert [m.id for m in messages] == ids
+
+
+def test_a_length_of_time_takes_the_place_of_the_queues_window(orders, sql):
+    orders.send("first", unique="k", until=dt.timedelta(hours=1))
+
+    assert sql("SELECT until - first_at FROM pgqueue_claim") == [(dt.timedelta(hours=1),)]
+
+
+def test_the_message_that_holds_a_key_says_until_when(orders):
+    orders.send("first", unique="k", until="done")
+    message = delivered(orders)
+
+    assert not claimed_again(orders, until="started")
+    orders.archive(message)
+    assert claimed_again(orders, until="started")
+
+
+# Replace, delay
+
+
+def bodies(orders: Any) -> list[Any]:
+    return [message.body for message in orders.read(qty=99)]
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+@pytest.mark.parametrize("delay", [0, 60])
+@pytest.mark.parametrize("until", ["started", "done", 60])
+def test_a_waiting_message_is_replaced(orders, until, delay, group, sql):
+    options = {"unique": "k", "until": until, "group": group, "on_conflict": "replace"}
+    before = orders.send("before", group=group)
+    first = orders.send("first", delay=delay, **options)
+
+    second = orders.send("second", **options)
+
+    assert (first.conflict, second.conflict) == (None, "replaced")
+    assert not claimed_again(orders)
+    orders.archive(orders.read(qty=1))
+    assert bodies(orders) == ["second"]
+    assert sql("SELECT id, state, error FROM pgqueue_archive ORDER BY id") == [
+        (before, "COMPLETED", None),
+        (first, "REPLACED", f"replaced by message {second}"),
+    ]
+
+
+def test_a_message_that_waits_for_its_next_try_is_replaced(orders):
+    orders.send("first", unique="k", until="done")
+    delivered(orders).nack(delay=60)
+
+    second = orders.send("second", unique="k", until="done", on_conflict="replace")
+
+    assert second.conflict == "replaced"
+    assert bodies(orders) == ["second"]
+
+
+@pytest.mark.parametrize(
+    ("until", "conflict", "left"),
+    [("started", None, ["second"]), ("done", "skipped", []), (60, "skipped", [])],
+)
+def test_a_message_in_flight_is_not_touched(orders, until, conflict, left):
+    options = {"unique": "k", "until": until, "on_conflict": "replace"}
+    orders.send("first", **options)
+    message = delivered(orders)
+
+    second = orders.send("second", **options)
+
+    assert second.conflict == conflict
+    assert (second == message.id) is (conflict == "skipped")
+    assert bodies(orders) == left
+    assert orders.archive(message) == [message.id]
+
+
+def test_the_newest_body_runs_once_the_delay_passed_without_another_send(orders, travel):
+    send = partial(orders.send, unique="k", on_conflict="delay", delay=10)
+    assert send("first").conflict is None
+    travel(8)
+    assert send("second").conflict == "delayed"
+    travel(8)
+    assert bodies(orders) == []
+
+    travel(2)
+
+    assert bodies(orders) == ["second"]
+
+
+def test_the_newest_body_runs_at_the_latest_after_max_wait(orders, travel):
+    send = partial(orders.send, unique="k", on_conflict="delay", delay=10, max_wait=25)
+    for number in range(4):
+        send(number)
+        travel(8)
+
+    # At 25 seconds 3 was to be read. It is not replaced any more.
+    assert send(4).conflict is None
+    assert bodies(orders) == [3]
+    travel(10)
+    assert bodies(orders) == [4]
+
+
+@pytest.mark.parametrize(("conflict", "outcome"), [("replace", "replaced"), ("delay", "delayed")])
+def test_in_a_batch_the_last_body_of_a_key_counts(orders, conflict, outcome):
+    options = {"on_conflict": conflict, "delay": dt.timedelta(hours=-1)}
+    held = orders.send("held", unique="a", until="started", **options)
+
+    ids = orders.send_batch([1, 2, 3, 4], unique=["a", "b", None, "a"], **options)
+
+    assert [each.conflict for each in ids] == ["skipped", None, None, outcome]
+    assert ids[0] == ids[3] > held
+    assert bodies(orders) == [2, 3, 4]
+
+
+WRONG = [
+    ({"until": "done"}, "need unique="),
+    ({"on_conflict": "replace"}, "need unique="),
+    ({"max_wait": 5}, "need unique="),
+    ({"unique": "k", "until": "finished"}, "until must be"),
+    ({"unique": "k", "until": 0}, "until must be more than zero"),
+    ({"unique": "k", "on_conflict": "raise"}, "on_conflict is one of"),
+    ({"unique": "k", "on_conflict": "delay"}, "needs delay="),
+    ({"unique": "k", "max_wait": 5}, "max_wait needs on_conflict"),
+    ({"unique": "k", "on_conflict": "delay", "delay": 1, "max_wait": 0}, "max_wait must be more"),
+    ({"unique": ""}, "unique must be text"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG, ids=[str(options) for options, _ in WRONG])
+def test_wrong_arguments_send_nothing(orders, options, message):
+    with pytest.raises(InvalidArgument, match=message):
+        orders.send(1, **options)
+    if "unique" in options:
+        options = {**options, "unique": [options["unique"]]}
+    with pytest.raises(InvalidArgument, match=message):
+        orders.send_batch([1], **options)
+
+    assert orders.metrics().total == 0
+
+
+# Two sessions, step by step
+
+
+def is_waiting(sql: Sql, future: Any) -> bool:
+    assert not future.done()
+    return bool(sql("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+
+
+@pytest.mark.parametrize(("end", "left"), [(commit, ["one"]), (rollback, ["two"])])
+@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("until_", ["started", "done", 60])
 @pytest.mark.parametrize("batch", [False, True])
 def test_a_send_at_the_same_time_waits_for_the_first(
-    committed_orders,
-    actors,
-    end,
-    bodies,
-    batch,
-    sql,
+    committed_orders, actors, end, left, ended, until_, batch, sql
 ):
+    options = {"until": until_}
+    if ended:
+        committed_orders.send("ended", unique="k", **options)
+        committed_orders.archive(committed_orders.read())
+        sql("UPDATE pgqueue_claim SET until = statement_timestamp()")
     first, second = actors(2)
     first.do(begin)
-    first_id = first.do(call, "send", "orders", "one", unique="k")
-    future = (
-        second.start(call, "send_batch", "orders", ["two"], unique=["k"])
-        if batch
-        else second.start(call, "send", "orders", "two", unique="k")
-    )
-    while not sql("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
-        assert not future.done()
+    first_id = first.do(call, "send", "orders", "one", unique="k", **options)
+    assert first_id.conflict is None
 
+    future = (
+        second.start(call, "send_batch", "orders", ["two"], unique=["k"], **options)
+        if batch
+        else second.start(call, "send", "orders", "two", unique="k", **options)
+    )
+    until(lambda: is_waiting(sql, future))
     first.do(end)
 
     result = future.result(timeout=20)
     second_id = result[0] if batch else result
     assert (second_id == first_id) is (end is commit)
-    assert [message.body for message in committed_orders.read(qty=10)] == bodies
+    assert second_id.conflict == ("skipped" if end is commit else None)
+    assert bodies(committed_orders) == left
+
+
+@pytest.mark.parametrize(
+    ("end", "states"), [(commit, ["REPLACED", "REPLACED"]), (rollback, ["REPLACED"])]
+)
+def test_replacements_at_the_same_time_follow_each_other(
+    committed_orders, actors, end, states, sql
+):
+    options = {"unique": "k", "on_conflict": "replace"}
+    held = committed_orders.send("one", **options)
+    first, second = actors(2)
+    first.do(begin)
+    first.do(call, "send", "orders", "two", **options)
+    future = second.start(call, "send", "orders", "three", **options)
+    until(lambda: is_waiting(sql, future))
+    assert committed_orders.send("skipped", unique="k") == held, "a duplicate waits for nobody"
+    assert committed_orders.read() == [], "what is being replaced is not delivered"
+
+    first.do(end)
+
+    assert future.result(timeout=20).conflict == "replaced"
+    assert bodies(committed_orders) == ["three"]
+    archived = sql("SELECT state FROM pgqueue_archive")
+    assert [state for (state,) in archived] == states
+
+
+@pytest.mark.parametrize(("until_", "left"), [("started", ["two"]), ("done", [])])
+def test_a_reader_that_has_the_message_first_wins(committed_orders, actor, until_, left):
+    options = {"unique": "k", "until": until_, "on_conflict": "replace"}
+    first = committed_orders.send("one", **options)
+    actor.do(begin)
+    [message] = actor.do(call, "read", "orders", in_transaction=True)
+
+    second = committed_orders.send("two", **options)
+
+    assert second.conflict == ("skipped" if until_ == "done" else None)
+    actor.do(commit)
+    assert bodies(committed_orders) == left
+    assert committed_orders.archive(message.receipt) == [first]
+
+
+def test_batches_with_the_same_keys_in_other_orders_do_not_deadlock(committed_orders, actors, sql):
+    first, second = actors(2)
+    first.do(begin)
+    keys = ["a", "b", "c"]
+    options = {"until": "done", "on_conflict": "replace"}
+    first.do(call, "send_batch", "orders", [1, 2], unique=["b", "a"], **options)
+    future = second.start(call, "send_batch", "orders", [3, 4, 5], unique=keys[::-1], **options)
+    until(lambda: is_waiting(sql, future))
+
+    first.do(call, "send_batch", "orders", [6], unique=["c"], **options)
+    first.do(commit)
+
+    assert [each.conflict for each in future.result(timeout=20)] == ["replaced"] * 3
+    assert bodies(committed_orders) == [3, 4, 5]
+
+
+def test_maintenance_leaves_a_key_that_is_claimed_anew(committed_orders, actor, sql):
+    committed_orders.send("one", unique="k", until="done")
+    committed_orders.archive(committed_orders.read())
+    sql("UPDATE pgqueue_claim SET until = statement_timestamp()")
+    actor.do(begin)
+    second = actor.do(call, "send", "orders", "two", unique="k", until="done")
+
+    assert committed_orders.maintain().keys == 0
+
+    actor.do(commit)
+    assert committed_orders.send("three", unique="k") == second
+
+
+def test_a_transaction_with_one_snapshot_never_claims_a_key_twice(committed_orders, actors):
+    first, second = actors(2)
+    first.do(begin)
+    first.do(execute, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    first.do(execute, "SELECT 1")
+    second.do(call, "send", "orders", "one", unique="k", until="done")
+
+    with pytest.raises(OperationalError, match="could not serialize access"):
+        first.do(call, "send", "orders", "two", unique="k", until="done")
+
+    first.do(rollback)
+    assert bodies(committed_orders) == ["one"]
