@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from django.conf import settings
 from django.db import close_old_connections, connections
@@ -70,6 +70,7 @@ class Declaration:
             message = message_of(self.target, list(self.args), dict(self.kwargs))
             queue, using = message.queue, message.using
             values |= {"body": message.body, "priority": message.priority}
+            values |= {"unique_key": message.unique or "", "until": message.until or ""}
         else:
             handler = handler_of(self.target)
             queue, using = handler.queue, handler.using
@@ -91,6 +92,8 @@ def schedule(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     priority: int = 0,
+    unique: str | None = None,
+    until: Literal["started", "done"] | None = None,
     name: str | None = None,
 ) -> Callable[[T], T]:
     """Send a message to a consumer's queue, or enqueue a task, at set times.
@@ -108,8 +111,11 @@ def schedule(
         for each, ``"skip"`` none that is more than a minute late
     ``body``, ``priority``
         of the message to a consumer
+    ``unique``, ``until``
+        while a message to a consumer holds the key ``unique``, no second one is sent: ``until`` the
+        message has started (``"started"``), is done (``"done"``), or for the queue's window (None)
     ``args``, ``kwargs``
-        of a task; its priority is its own
+        of a task; its priority, ``unique`` and ``until`` are its own
     ``name``
         of the row (default: the function's path); needed for a second schedule of one function
 
@@ -137,7 +143,13 @@ def schedule(
         "missed": missed,
         "body": body,
         "priority": arguments.priority(priority),
+        "unique_key": arguments.key(unique, "unique") or "",
+        "until": until or "",
     }
+    if until not in (None, "started", "done"):
+        raise InvalidArgument(f'until must be "started", "done" or None, not {until!r}')
+    if until and not unique:
+        raise InvalidArgument("until needs unique=")
     if tz is not None:
         cron.zone(tz)
 

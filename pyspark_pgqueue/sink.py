@@ -129,7 +129,9 @@ def publish(
                     _copy(url, connection, tokens, expected, "pgqueue_arrived", columns)
                     for queue in queues:
                         names = ddl.table_names(queue.id)
-                        params = claim(queue, "column", until, on_conflict, None, None)
+                        params = claim(
+                            queue.unique_window, "column", until, on_conflict, None, None
+                        )
                         connection.execute(SEND_ONCE.format_map(names), params)
                 elif queues:
                     # With one queue, copy into its own table, whose trigger need not look up the

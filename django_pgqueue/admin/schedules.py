@@ -136,7 +136,7 @@ class ScheduleForm(generic.ModelForm):
         model = Schedule
         fields = [
             *("name", "queue", "paused", "cron", "interval", "time_zone", "missed"),
-            *("body", "priority"),
+            *("body", "priority", "unique_key", "until"),
         ]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -158,7 +158,7 @@ class ScheduleAdmin(PageAdmin):
     fieldsets = [
         (None, {"fields": ["name", "queue", "paused"]}),
         (gettext_lazy("When"), {"fields": ["cron", "interval", "time_zone", "missed"]}),
-        (gettext_lazy("Message"), {"fields": ["body", "priority"]}),
+        (gettext_lazy("Message"), {"fields": ["body", "priority", "unique_key", "until"]}),
         (gettext_lazy("Runs"), {"fields": [*readonly_fields]}),
     ]
 

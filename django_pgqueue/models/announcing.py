@@ -18,8 +18,7 @@ def send(queue: OpenQueue, /, body: Any, *, headers: Any = None, **options: Any)
     if signals.messages_sending.receivers:
         headers = _carried(queue, headers)
     pk = sending.send(queue, body, headers=headers, **options)
-    if signals.messages_sent.receivers:
-        signals.messages_sent.send(queue.name, ids=[pk])
+    _announce(queue, [pk])
     return pk
 
 
@@ -31,8 +30,7 @@ def send_batch(
         bodies = sending.listed(bodies)
         headers = _carried_by_each(queue, headers, len(bodies))
     ids = sending.send_batch(queue, bodies, headers=headers, **options)
-    if signals.messages_sent.receivers:
-        signals.messages_sent.send(queue.name, ids=ids)
+    _announce(queue, ids)
     return ids
 
 
@@ -40,6 +38,14 @@ def announce_exhausted(queue: OpenQueue, found: Sequence[Delivery]) -> None:
     """Send ``messages_exhausted`` for messages that a read failed."""
     if isinstance(found, Deliveries) and found.exhausted:
         signals.messages_exhausted.send_robust(queue.name, receipts=found.exhausted)
+
+
+def _announce(queue: OpenQueue, ids: Sequence[int]) -> None:
+    """Send ``messages_sent`` for the messages that were not skipped as duplicates."""
+    if signals.messages_sent.receivers:
+        written = [pk for pk in ids if getattr(pk, "conflict", None) != "skipped"]
+        if written:
+            signals.messages_sent.send(queue.name, ids=written)
 
 
 def _carried(queue: OpenQueue, headers: Any, count: int = 1) -> Any:

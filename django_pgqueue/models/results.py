@@ -81,7 +81,7 @@ def _pauses(timeout: float | None) -> Iterator[float]:
 
 
 def _look(queue: OpenQueue, message_id: int) -> Any:
-    if type(message_id) is not int:
+    if not arguments.is_id(message_id):
         raise InvalidArgument(f"the id of a message is a whole number, not {message_id!r}")
     live = LiveMessage.objects.one(queue.id, message_id, using=queue.alias)
     # Query the archive twice: the message may be archived between the queries.

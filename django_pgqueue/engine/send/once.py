@@ -6,20 +6,27 @@ import datetime as dt
 from typing import Any, get_args
 
 from django_pgqueue import arguments
-from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.types import OnConflict
 
-__all__ = ["claim", "window"]
+__all__ = ["claim"]
 
 #: How long a unique key counts if the queue has no setting for it.
 UNIQUE_WINDOW = dt.timedelta(minutes=5)
 
 
 def claim(
-    queue: OpenQueue, unique: Any, until: Any, on_conflict: Any, delay: Any, max_wait: Any
+    window: dt.timedelta | None,
+    unique: Any,
+    until: Any,
+    on_conflict: Any,
+    delay: Any,
+    max_wait: Any,
 ) -> dict[str, Any]:
-    """The parameters of a claim, without its keys. Raises InvalidArgument."""
+    """The parameters of a claim, without its keys. Raises InvalidArgument.
+
+    ``window`` is the queue's ``unique_window``; the other arguments are those of a send.
+    """
     if unique is None:
         raise InvalidArgument("until, on_conflict and max_wait need unique=")
     if on_conflict not in get_args(OnConflict):
@@ -36,15 +43,10 @@ def claim(
     kind, length = _hold(until, on_conflict)
     return {
         "kind": kind,
-        "window": length or window(queue),
+        "window": length or window or UNIQUE_WINDOW,
         "on_conflict": on_conflict,
         "max_wait": max_wait,
     }
-
-
-def window(queue: OpenQueue) -> dt.timedelta:
-    """How long a unique key of this queue counts."""
-    return queue.unique_window or UNIQUE_WINDOW
 
 
 def _hold(until: Any, on_conflict: str) -> tuple[str, dt.timedelta | None]:

@@ -76,7 +76,7 @@ def send(
     if unique is None and until is None and on_conflict == "skip" and max_wait is None:
         [(pk,)] = queue.runner.run(queue.text("send/send"), params)
         return int(pk)
-    claimed = claim(queue, unique, until, on_conflict, delay, max_wait)
+    claimed = claim(queue.unique_window, unique, until, on_conflict, delay, max_wait)
     params["unique"] = arguments.key(unique, "unique")
     [(pk, conflict)] = queue.run("send/send_once", {**params, **claimed})
     return Sent.of(pk, conflict)
@@ -123,7 +123,7 @@ def send_batch(
     }
     params = {"priority": arguments.priority(priority), **arguments.moment(delay)}
     if unique is not None or until is not None or on_conflict != "skip" or max_wait is not None:
-        claimed = claim(queue, unique, until, on_conflict, delay, max_wait)
+        claimed = claim(queue.unique_window, unique, until, on_conflict, delay, max_wait)
         if not _all_none(columns["unique_keys"]):
             columns["bodies"] = [arguments.json_text(body) for body in bodies]
             return _copy_once(queue, columns, {**params, **claimed})

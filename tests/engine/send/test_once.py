@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import pytest
 from django.db import OperationalError, transaction
 
+from django_pgqueue import signals
 from django_pgqueue.engine.settle.outcomes import complete as complete_each
-from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.errors import InvalidArgument, MessageCancelled
 from django_pgqueue.models import BoundQueue, Message, Queue
 from tests.actors import begin, call, commit, execute, rollback
 from tests.waiting import until
@@ -227,6 +231,19 @@ def test_the_message_that_holds_a_key_says_until_when(orders):
 # Replace, delay
 
 
+@contextmanager
+def announced() -> Iterator[list[list[int]]]:
+    """Collects the ids that the signal messages_sent has."""
+    found: list[list[int]] = []
+
+    def collect(sender: str, ids: list[int], **kwargs: Any) -> None:
+        found.append(ids)
+
+    signals.messages_sent.connect(collect)
+    yield found
+    signals.messages_sent.disconnect(collect)
+
+
 def bodies(orders: Any) -> list[Any]:
     return [message.body for message in orders.read(qty=99)]
 
@@ -249,6 +266,52 @@ def test_a_waiting_message_is_replaced(orders, until, delay, group, sql):
         (before, "COMPLETED", None),
         (first, "REPLACED", f"replaced by message {second}"),
     ]
+
+
+def test_only_messages_that_were_written_are_announced(orders):
+    with announced() as ids:
+        first = orders.send(1, unique="a", until="done")
+        orders.send(2, unique="a")
+        sent = orders.send_batch([3, 4, 5], unique=["a", "b", "b"])
+
+    assert ids == [[first], [sent[1]]]
+
+
+def test_a_published_message_claims_a_key_in_each_queue(orders):
+    Message.objects.create_queue("mails").bindings.create(pattern="#")
+    Queue.objects.get(name="orders").bindings.create(pattern="#")
+    publish = partial(Message.objects.publish, "new", unique="k", until="done")
+    first = publish(1)
+    orders.archive(orders.read())
+
+    again = publish(2)
+
+    assert {name: sent.conflict for name, sent in again.items()} == {
+        "mails": "skipped",
+        "orders": None,
+    }
+    replaced = Message.objects.publish_batch("new", [3], unique=["k"], on_conflict="replace")
+    assert [sent.conflict for [sent] in replaced.values()] == ["replaced", "replaced"]
+    assert len(first) == 2
+
+
+def test_the_result_of_a_send_with_a_key_is_an_id(orders):
+    sent = [orders.send(number, unique=str(number)) for number in range(4)]
+
+    assert orders.cancel(sent[0]) == [sent[0]]
+    assert orders.archive(sent[1:3]) == sent[1:3]
+    assert orders.set_vt(sent[3], 60) == [sent[3]]
+    assert pickle.loads(pickle.dumps(sent[3])).conflict is None
+    assert json.dumps({"id": sent[3]}) == f'{{"id": {sent[3]}}}'
+    assert orders.send({"after": sent[3]}) > sent[3]
+
+
+def test_the_result_of_a_replaced_message_is_that_it_was_cancelled(orders):
+    first = orders.send(1, unique="k", until="done")
+    second = orders.send(2, unique="k", on_conflict="replace")
+
+    with pytest.raises(MessageCancelled, match=f"replaced by message {second}"):
+        orders.result(first)
 
 
 def test_a_message_that_waits_for_its_next_try_is_replaced(orders):
