@@ -94,7 +94,7 @@ class QueueForm(generic.ModelForm):
         return target
 
     def _named(self, queue: Queue) -> str:
-        """The queue's name, or "another queue" if the form does not offer it."""
+        """Return the queue's name, or "another queue" if the form does not offer it."""
         offered: Any = self.fields["dead_letter_queue"]
         seen = queue == self.instance or offered.queryset.filter(pk=queue.pk).exists()
         return queue.name if seen else gettext("another queue")
@@ -147,7 +147,7 @@ class QueueAdmin(PageAdmin):
         delivery = ["visibility_timeout", "max_deliveries", "dead_letter_queue", "notify"]
         seen = allowed(request)
         if obj and seen is not None and obj.dead_letter_queue_id not in {None, *seen}:
-            # The user may not see this queue's name. Without the field, saving keeps the value.
+            # The user may not see the target's name. Without the field, saving keeps the value.
             delivery.remove("dead_letter_queue")
         return [
             (None, {"fields": ["name", "paused"]}),
@@ -156,13 +156,13 @@ class QueueAdmin(PageAdmin):
         ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Queue | None = None) -> list[str]:
-        # Senders and consumers know the queue by its name.
+        # Senders and consumers use the name, so it cannot change.
         return ["name"] if obj else []
 
     def get_deleted_objects(
         self, objs: Iterable[Queue], request: HttpRequest
     ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
-        """The counts of rows deleted with the queues. Django would list every object."""
+        """Count the rows that are deleted with the queues. Django would list each of them."""
         queues = list(objs)
         going: list[Any] = []
         live = archived = 0

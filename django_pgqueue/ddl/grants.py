@@ -1,7 +1,7 @@
 """Rights on the queues' tables for database roles that do not own them.
 
-Rights are kept by the server alone. Those on all queues are rights on the two parents too, and a
-new queue's own tables inherit them from there.
+Only the server stores rights. Rights on all queues include rights on the two parent tables; the
+tables of a new queue copy those.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ __all__ = ["KINDS", "copy", "extend", "inherit", "role_exists", "statements"]
 
 _KEPT = "SELECT, INSERT, UPDATE, DELETE"
 
-# By table without its prefix. A statement of a role fires triggers with the
-# rights of that role: a send needs the tables that messages are put in order in.
+# The rights of each kind of role, by table name without its prefix. Triggers run with the rights of
+# the role whose statement fires them, so a sender needs rights on the live tables.
 _SENDER = {
     "queue": "SELECT",
     "binding": "SELECT",
-    # Not enqueued_at: a sender must not be able to backdate a message.
+    # Without enqueued_at, so that no sender can backdate a message.
     "message": "SELECT (id), INSERT (id, failure, queue_id, source_id, scheduled_at, priority, "
     "group_key, unique_key, headers, body)",
     "message_id_seq": "USAGE",
@@ -89,7 +89,7 @@ _RIGHTS = {
 }
 KINDS = tuple(_RIGHTS)
 
-# Functions that the statements of a role call by themselves, in triggers or in policies.
+# Functions that triggers and policies call with the rights of the role.
 _FUNCTIONS = {
     "sender": "^pgqueue_(wake|sent)$",
     "consumer": "^pgqueue_(may|wake|sent|go_on|next_heads)$",
@@ -98,7 +98,7 @@ _FUNCTIONS = {
     "spark": "^pgqueue_(may|(wake|sent|go_on|next_heads)(_unlogged)?)$",
 }
 
-# A right on a table of an early migration by which the kind of a role is known, the widest first.
+# A right that identifies each kind of role, the widest kind first. All databases have the tables.
 _MARKS = (
     ("operator", "pgqueue_queue", "UPDATE"),
     ("spark", "pgqueue_staging", "INSERT"),
@@ -125,10 +125,10 @@ def statements(
     *,
     revoke: bool = False,
 ) -> list[str]:
-    """The GRANTs (or REVOKEs) for a role, as SQL.
+    """Return the GRANT (or REVOKE) statements for a role.
 
-    ``kind`` is one of ``KINDS``. ``queues`` are ids of queues; None means all, those made later
-    too. ``targets`` are ids of queues that only get messages, as dead-letter queues.
+    ``kind`` is one of ``KINDS``. ``queues`` are ids; None means all queues, including later ones.
+    ``targets`` are ids of queues that the role may only send to, such as dead-letter queues.
     """
     cursor.execute(
         "SELECT quote_ident(n.nspname), c.relname, c.relkind = 'S' "
@@ -153,7 +153,7 @@ def statements(
     found += [f"EXECUTE ON FUNCTION {signature}" for (signature,) in cursor.fetchall()]
     cursor.execute("SELECT quote_ident(%s), quote_ident(current_database())", [role])
     quoted, database = cursor.fetchone()
-    if kind == "spark":  # writes of rows with a delay or a unique key
+    if kind == "spark":  # to write rows with a delay or a unique key
         found.append(f"TEMPORARY ON DATABASE {database}")
     if revoke:
         return [f"REVOKE {each} FROM {quoted};" for each in found]
@@ -179,7 +179,7 @@ def _of(kind: str, base: str) -> str | None:
 
 
 def inherit(cursor: Any, queue_id: int) -> None:
-    """Give the tables of a new queue the rights that roles have on those of all queues."""
+    """Give roles that have rights on all queues the same rights on a new queue's tables."""
     number = int(queue_id)
     for parent in PARENTS:
         copy(cursor, parent, own_table(parent, number))
@@ -192,9 +192,9 @@ def inherit(cursor: Any, queue_id: int) -> None:
 
 
 def extend(cursor: Any, tables: Collection[str]) -> None:
-    """Give the roles that have rights already those on tables that a later migration makes.
+    """Give existing roles the rights of their kind on tables that a later migration makes.
 
-    So an upgrade needs no second run of ``pgqueue_grants``.
+    An upgrade therefore needs no second run of ``pgqueue_grants``.
     """
     kinds: dict[str, str] = {}
     for kind, table, mark in _MARKS:
@@ -209,14 +209,16 @@ def extend(cursor: Any, tables: Collection[str]) -> None:
 
 
 def copy(cursor: Any, source: str, target: str) -> None:
-    """Give a table the rights that roles other than the owner have on another, by column too."""
+    """Copy the rights on ``source`` and its columns to ``target``, except the owner's."""
     for rights, role, option in _rights_of_others(cursor, source):
         cursor.execute(f"GRANT {rights} ON {target} TO {role}{option}")
 
 
 def _rights_of_others(cursor: Any, table: str) -> list[tuple[str, str, str]]:
-    """The rights of roles other than the owner on a table, or on columns of it, and whether they
-    may grant them to others."""
+    """Return the rights of roles other than the owner on a table or its columns.
+
+    Each is a tuple (right, role, grant option), in SQL.
+    """
     cursor.execute(
         "SELECT a.privilege_type || coalesce(' (' || quote_ident(a.attname) || ')', ''), "
         "CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END, "

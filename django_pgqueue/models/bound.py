@@ -56,7 +56,7 @@ class BoundQueue:
     [1]
     """
 
-    #: The class of messages.
+    #: The class of the messages that reads return.
     model: type[Message]
 
     def __init__(self, name: str | Queue, *, using: str | None = None) -> None:
@@ -578,7 +578,7 @@ class BoundQueue:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """Call a function of the engine; again if the queue was dropped and made anew."""
+        """Call a function of the engine. If the queue was dropped and re-created, call it again."""
         opened = self._open()
         try:
             return act(opened, *args, **kwargs)
@@ -601,14 +601,14 @@ class BoundQueue:
 
 
 def bound_to(target: str | Queue, *, using: str | None = None) -> BoundQueue:
-    """As :func:`queue`, but operations take a Queue as it is, and do not look its name up."""
+    """Return a BoundQueue that uses a given Queue as it is, without looking up its name."""
     bound = BoundQueue(target, using=using)
     bound._target = target
     return bound
 
 
 def queue(name: str | Queue, *, using: str | None = None) -> BoundQueue:
-    """The operations on a queue, in the database ``using`` or the one that the routers choose.
+    """Return the operations on a queue, in database ``using``, or else the one the routers choose.
 
     ``name`` may be a :class:`~django_pgqueue.models.Queue`, which implies its database. Makes no
     query: if the queue does not exist, the first operation raises QueueNotFound.

@@ -21,7 +21,7 @@ __all__ = ["MessageManager"]
 
 
 class MessageManager(QueuesManager["Message"]):
-    """All operations on queues, with the queue as first argument, and operations on databases.
+    """The operations on a queue, with the queue as first argument, and those on all queues.
 
     ``using("replica")`` gives the same manager for another database.
 

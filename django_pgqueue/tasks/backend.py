@@ -60,11 +60,11 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
     ``OPTIONS`` are those of ``@consumer``, except for ``batch`` and ``keep_result``, and:
 
     ``database``
-        the alias of the queues' database (default: as the routers say)
+        the alias of the queues' database (default: the one that the routers choose)
     ``consume``
         the queues whose tasks ``runconsumer`` runs (default: ``QUEUES``)
     ``async_queues``
-        those of them whose tasks are async and run together on an event loop (default: none)
+        the consumed queues whose tasks are async, and run on an event loop (default: none)
     """
 
     supports_defer = True
@@ -95,7 +95,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         return {name: v for name, v in self.options.items() if name not in _OWN_OPTIONS}
 
     def message_of(self, task: Task[..., Any], args: Any, kwargs: Any) -> TaskMessage:
-        """The message that runs a task. Schedules send it."""
+        """Return the message that runs a task. Schedules send it."""
         self.validate_task(task)
         args, kwargs = _plain(args, kwargs)
         return TaskMessage(
@@ -168,7 +168,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         return results
 
     def get_result(self, result_id: str) -> TaskResult[..., Any]:
-        """The result with this id, computed from its message.
+        """Return the result with this id, computed from its message.
 
         Raises TaskResultDoesNotExist, also if retention has removed the message, and ImportError
         if the task's function no longer exists.
@@ -177,7 +177,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
 
     @contextmanager
     def _naming_command(self, name: str) -> Iterator[None]:
-        """Name the command that makes the queue, in the error for a queue that is missing."""
+        """Raise QueueNotFound with the command that makes the queue, if the block finds none."""
         try:
             yield
         except (QueueNotFound, ProgrammingError) as error:
@@ -187,7 +187,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
             raise
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
-        """System check: errors in the OPTIONS."""
+        """Return the errors in OPTIONS, for Django's system checks."""
         known = {field.name for field in fields(Handler)} - set(_DECIDED)
         unknown = sorted(set(self.handler_options) - known)
         if unknown:
@@ -211,7 +211,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
 
 
 class ImmediateBackend(Options, framework.ImmediateBackend):  # type: ignore[misc]
-    """Django's ImmediateBackend: tasks run when they are enqueued, once, without retries."""
+    """Django's ImmediateBackend: a task runs once, when it is enqueued, without retries."""
 
 
 class DummyBackend(Options, framework.DummyBackend):  # type: ignore[misc]
@@ -219,11 +219,11 @@ class DummyBackend(Options, framework.DummyBackend):  # type: ignore[misc]
 
 
 def _placeholder(message: Any) -> None:
-    """A handler that ``check`` validates the options with."""
+    """Do nothing. A handler with this function lets ``check`` validate the options."""
 
 
 def _plain(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """The arguments as JSON values."""
+    """Return the arguments as JSON values."""
     return normalize_json(list(args)), normalize_json(kwargs)
 
 

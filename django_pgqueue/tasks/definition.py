@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 else:
 
     class DjangoTask:
-        """Stands for Task at run time: Django's class takes no type parameters."""
+        """Makes ``DjangoTask[P, R]`` valid at run time: Django's class takes no parameters."""
 
         def __class_getitem__(cls, parameters):
             return Task
@@ -93,7 +93,7 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
         group: str | None = None,
         unique: str | None = None,
     ) -> PgQueueTask[P, R]:
-        """A copy of the task with other values for Django's options, ``group`` or ``unique``.
+        """Return a copy of the task with other values for these options.
 
         >>> charge.using(priority=10, unique="once").enqueue(7, 8)
         """
@@ -122,7 +122,7 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
         return list(enqueue_many(self, calls))
 
     def key(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-        """The option ``group`` or ``unique`` with these arguments filled in."""
+        """Return the option ``group`` or ``unique`` with these arguments filled in."""
         template: str | None = getattr(self, name)
         if template is None or not _names(template):
             return template
@@ -204,7 +204,7 @@ def task(
     del options["function"]
 
     def decorate(func: Callable[..., Any]) -> PgQueueTask[..., Any]:
-        # A project's backend may use a subclass of PgQueueTask.
+        # The task_class of a project's own backend may be a subclass of PgQueueTask.
         made_by = task_backends[backend].task_class
         task_class: Any = made_by if issubclass(made_by, PgQueueTask) else PgQueueTask
         made: PgQueueTask[..., Any] = task_class(func=func, run_after=None, **options)

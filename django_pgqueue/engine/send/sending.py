@@ -21,7 +21,7 @@ __all__ = ["listed", "send", "send_batch"]
 _COPY_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 _COPY_BLOCK = 100
 
-# In characters; PostgreSQL takes no jsonb array of more than 256 MB.
+# In characters. PostgreSQL refuses jsonb arrays of more than 256 MB.
 _LONGEST_ARRAY = 32_000_000
 
 
@@ -44,7 +44,7 @@ def send(
 
     Arguments:
         body: any value JSON can hold; dates, Decimal and UUID become text.
-        headers: a dict of the same, or None.
+        headers: a dict of such values, or None.
         delay: hides the message for that many seconds (number or timedelta), or until an aware
             datetime.
         priority: from -100 to 100; higher is read first.
@@ -97,10 +97,10 @@ def send_batch(
 ) -> list[int]:
     """Send many messages at once, all or none, and return their ids in the same order.
 
-    From ``COPY_THRESHOLD`` messages on, or when they are very large, they go by COPY.
+    Uses COPY for ``COPY_THRESHOLD`` messages or more, and for very large ones.
 
     Arguments:
-        bodies: a list with one for each message, at least one.
+        bodies: a list with the body of each message, at least one.
         headers, group: one for all, or a list with one for each body.
         unique: a list with one for each body. Of bodies with the same key, ``"skip"`` sends the
             first, and the others send the last.
@@ -131,7 +131,7 @@ def send_batch(
 
 
 def listed(bodies: Any) -> list[Any]:
-    """The bodies of a batch. Raises InvalidArgument when there is none."""
+    """Return the bodies of a batch as a list. Raises InvalidArgument if there are none."""
     if isinstance(bodies, (str, bytes, dict)) or not isinstance(bodies, Iterable):
         raise InvalidArgument(f"bodies must be a list of bodies, not {bodies!r}")
     found = list(bodies)
@@ -214,7 +214,7 @@ def _copy_rows(
     statement = render("send/copy", queue.id, names)
     runner = queue.runner
     with runner.errors, runner.session.cursor() as cursor, cursor.copy(statement) as copy:
-        # The server inserts one block while the next is made.
+        # The server inserts one block while the next is formatted.
         while block := "\n".join(islice(rows, _COPY_BLOCK)):
             copy.write(f"{block}\n")
 
@@ -222,7 +222,7 @@ def _copy_rows(
 def _one_each(
     value: Any, single: Any, count: int, name: str, checked: Callable[[Any], str | None]
 ) -> list[str | None]:
-    """Make a list with a value for each body from one value for all, or from such a list."""
+    """Return a list with a value for each body. ``value`` is one value for all, or a list."""
     if value is None or isinstance(value, single):
         return [checked(value)] * count
     values = list(value)
@@ -239,7 +239,7 @@ def _all_none(values: list[Any]) -> bool:
 
 
 def _json_array(texts: list[str | None]) -> str | None:
-    """Join JSON texts to an array. Returns None if all are None."""
+    """Join JSON texts to a JSON array. Returns None if all are None."""
     if _all_none(texts):
         return None
     return f"[{','.join('null' if text is None else text for text in texts)}]"
@@ -257,5 +257,5 @@ def _escaped(text: str) -> str:
 
 
 def _escaped_json(text: str) -> str:
-    # JSON text has no raw tabs or newlines.
+    # JSON text has no raw tabs or newlines, so only backslashes are escaped.
     return text.replace("\\", "\\\\")

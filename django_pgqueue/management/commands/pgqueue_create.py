@@ -15,7 +15,7 @@ from django.core.management.base import CommandParser
 from django_pgqueue.management.base import QueueCommand, duration, positive, whole_seconds
 from django_pgqueue.models import Message, Queue
 
-#: The options that take a value: setting, metavar and type.
+#: The options that take a value: metavar and type, by setting.
 VALUES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "visibility_timeout": ("TIME", whole_seconds),
     "max_deliveries": ("N", positive),
