@@ -33,6 +33,22 @@ BEGIN
 END
 $$;
 
+-- The claim of the message that holds a key; NULL if none does.
+CREATE FUNCTION {schema}.pgqueue_holder(queue integer, key text) RETURNS {schema}.pgqueue_claim
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    claim {schema}.pgqueue_claim;
+BEGIN
+    SELECT c.* INTO claim FROM {schema}.pgqueue_claim c
+    WHERE c.queue_id = queue AND c.unique_key >= key
+    ORDER BY c.unique_key LIMIT 1;
+    IF claim.unique_key = key AND {schema}.pgqueue_holds_key(claim) THEN
+        RETURN claim;
+    END IF;
+    RETURN NULL;
+END
+$$;
+
 -- Archives a message as REPLACED by another one, unless it is in flight or another transaction has
 -- locked it: a reader that takes it, for example. Returns whether it did. The caller's search path.
 CREATE FUNCTION {schema}.pgqueue_replace(claim {schema}.pgqueue_claim, successor bigint)
@@ -84,7 +100,7 @@ $$;
 -- A second transaction with the same key waits until the first commits or rolls back, and then looks
 -- at the key again with a new snapshot.
 CREATE FUNCTION {schema}.pgqueue_claim_key(
-    new {schema}.pgqueue_claim, on_conflict text, max_wait interval,
+    new {schema}.pgqueue_claim, on_conflict text, max_wait interval, is_batch boolean,
     OUT id bigint, OUT conflict text, OUT latest timestamptz
 ) LANGUAGE plpgsql AS $$
 DECLARE
@@ -93,12 +109,16 @@ BEGIN
     id := new.id;
     latest := new.first_at + max_wait;
 
-    -- A held key is only looked up, so a duplicate writes nothing.
+    -- A held key is only looked up, so a duplicate writes nothing and keeps no lock.
     IF on_conflict = 'skip' THEN
-        SELECT c.* INTO old FROM {schema}.pgqueue_claim c
-        WHERE c.queue_id = new.queue_id AND c.unique_key >= new.unique_key
-        ORDER BY c.unique_key LIMIT 1;
-        IF old.unique_key = new.unique_key AND {schema}.pgqueue_holds_key(old) THEN
+        old := {schema}.pgqueue_holder(new.queue_id, new.unique_key);
+        -- One sender goes on, and others wait. They need no row lock: each commit of one would wait
+        -- for the disk. Not for a batch, since the server has space for some thousands of such locks.
+        IF old.id IS NULL AND NOT is_batch THEN
+            PERFORM pg_advisory_xact_lock(hashtextextended(new.unique_key, new.queue_id));
+            old := {schema}.pgqueue_holder(new.queue_id, new.unique_key);
+        END IF;
+        IF old.id IS NOT NULL THEN
             id := old.id;
             conflict := 'skipped';
             RETURN;
@@ -112,10 +132,8 @@ BEGIN
         RETURN;
     END IF;
 
-    SELECT c.* INTO old FROM {schema}.pgqueue_claim c
-    WHERE c.queue_id = new.queue_id AND c.unique_key >= new.unique_key
-    ORDER BY c.unique_key LIMIT 1;
-    IF {schema}.pgqueue_holds_key(old) THEN
+    old := {schema}.pgqueue_holder(new.queue_id, new.unique_key);
+    IF old.id IS NOT NULL THEN
         -- After max_wait a message counts as in flight: each replacement loses its position in the
         -- queue, and might lose it for ever.
         IF on_conflict <> 'skip'
@@ -180,7 +198,8 @@ BEGIN
         new.id := ids[sent];
         new.priority := priorities[sent];
         new.group_key := groups[sent];
-        claimed := {schema}.pgqueue_claim_key(new, on_conflict, max_wait);
+        claimed := {schema}.pgqueue_claim_key(
+            new, on_conflict, max_wait, cardinality(keys) > 1);
         FOREACH other IN ARRAY places LOOP
             ids[other] := claimed.id;
             conflicts[other] := 'skipped';
@@ -204,6 +223,8 @@ $$;
 
 DROP FUNCTION IF EXISTS {schema}.pgqueue_claim_keys(
     integer, text[], smallint[], text[], text, interval, text, interval);
-DROP FUNCTION IF EXISTS {schema}.pgqueue_claim_key({schema}.pgqueue_claim, text, interval);
+DROP FUNCTION IF EXISTS {schema}.pgqueue_claim_key(
+    {schema}.pgqueue_claim, text, interval, boolean);
 DROP FUNCTION IF EXISTS {schema}.pgqueue_replace({schema}.pgqueue_claim, bigint);
+DROP FUNCTION IF EXISTS {schema}.pgqueue_holder(integer, text);
 DROP FUNCTION IF EXISTS {schema}.pgqueue_holds_key({schema}.pgqueue_claim);
