@@ -113,15 +113,16 @@ class Sent(int):
     - ``"replaced"``: the message replaced one that was waiting.
     - ``"delayed"``: the same, and the delay began anew.
 
-    >>> again = queue("orders").send({"order": 7}, unique="order 7")
-    >>> again, again.conflict
-    (1, 'skipped')
+    >>> sent = Sent.of(41, "skipped")
+    >>> sent, sent.conflict
+    (41, 'skipped')
     """
 
     conflict: Literal["skipped", "replaced", "delayed"] | None = None
 
     @classmethod
     def of(cls, id: int, conflict: Any) -> Sent:
+        """An id and a conflict."""
         sent = cls(id)
         sent.conflict = conflict
         return sent

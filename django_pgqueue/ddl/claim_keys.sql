@@ -2,14 +2,16 @@
 -- message still holds the key is not stored: it is derived when the key is sent again. So no statement
 -- that ends a message knows of keys, and no crash leaves a key held.
 
--- Sessions cache plans. A plan made while a table was small would scan it for good, so the functions
--- run without enable_seqscan. ORDER BY pins the look-up to the primary key: while the table is small,
--- the planner would otherwise use the sweep's index for an equality.
+-- Sessions cache plans. A plan made while a table was small would scan it for good, so
+-- pgqueue_claim_keys and pgqueue_sweep_keys run without enable_seqscan. They set it and the search
+-- path for the functions that they call, too: to set them for each key would take longer than to
+-- claim it. ORDER BY pins the look-up to the primary key: while the table is small, the planner would
+-- otherwise use the sweep's index for an equality.
 
 -- Whether a message holds its key: as long as its window, until its first delivery, or until it left
 -- the queue. STABLE, so that one snapshot sees all tables: messages move between them.
 CREATE FUNCTION {schema}.pgqueue_holds_key(claim {schema}.pgqueue_claim) RETURNS boolean
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql STABLE AS $$
 BEGIN
     IF claim.kind = 'window' THEN
         RETURN claim.until > statement_timestamp();
@@ -35,7 +37,7 @@ $$;
 
 -- The claim of the message that holds a key; NULL if none does.
 CREATE FUNCTION {schema}.pgqueue_holder(queue integer, key text) RETURNS {schema}.pgqueue_claim
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql STABLE AS $$
 DECLARE
     claim {schema}.pgqueue_claim;
 BEGIN
@@ -50,7 +52,7 @@ END
 $$;
 
 -- Archives a message as REPLACED by another one, unless it is in flight or another transaction has
--- locked it: a reader that takes it, for example. Returns whether it did. The caller's search path.
+-- locked it: a reader that takes it, for example. Returns whether it did.
 CREATE FUNCTION {schema}.pgqueue_replace(claim {schema}.pgqueue_claim, successor bigint)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -95,7 +97,7 @@ $$;
 
 -- Claims one key for the message new.id. Returns the id to report, what happened if another message
 -- held the key ('skipped', 'replaced' or 'delayed'; otherwise NULL), and the time at which the message
--- is to be readable at the latest, if max_wait is given. The caller's search path.
+-- is to be readable at the latest, if max_wait is given.
 --
 -- A second transaction with the same key waits until the first commits or rolls back, and then looks
 -- at the key again with a new snapshot.
@@ -161,7 +163,6 @@ $$;
 --
 -- Keys are claimed in key order, so that two batches cannot deadlock. Of messages with one key, skip
 -- sends the first, and the others send the last. Each call also deletes two expired windows.
--- Maintenance deletes other keys that are no longer held (maintenance/sweep_keys.sql).
 --
 -- Arguments: kind is 'window', 'started' or 'done'. during is the window; for the other kinds, the
 -- time after which maintenance first looks at the key. on_conflict is 'skip', 'replace' or 'delay'.
@@ -219,8 +220,38 @@ BEGIN
 END
 $$;
 
+-- Looks at up to most unique keys of a queue: deletes those that are no longer held, and looks at the
+-- others again when they are twice as old. Skips keys that a send has locked. Returns how many it
+-- looked at, and how many it deleted.
+CREATE FUNCTION {schema}.pgqueue_sweep_keys(
+    queue integer, most integer, OUT seen bigint, OUT deleted bigint
+) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+BEGIN
+    WITH due AS MATERIALIZED (
+        SELECT ctid, {schema}.pgqueue_holds_key(c) AS held FROM {schema}.pgqueue_claim c
+        WHERE queue_id = queue AND kind = ANY('{window,started,done}')
+          AND until <= statement_timestamp()
+        LIMIT most FOR UPDATE SKIP LOCKED
+    ),
+    gone AS (
+        DELETE FROM {schema}.pgqueue_claim
+        WHERE ctid = ANY(ARRAY(SELECT ctid FROM due WHERE NOT held))
+        RETURNING 1
+    ),
+    kept AS (
+        UPDATE {schema}.pgqueue_claim
+        SET until = statement_timestamp() + (statement_timestamp() - first_at)
+        WHERE ctid = ANY(ARRAY(SELECT ctid FROM due WHERE held))
+    )
+    SELECT (SELECT count(*) FROM due), (SELECT count(*) FROM gone) INTO seen, deleted;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION {schema}.pgqueue_sweep_keys(integer, integer) FROM PUBLIC;
+
 -- Reverse
 
+DROP FUNCTION IF EXISTS {schema}.pgqueue_sweep_keys(integer, integer);
 DROP FUNCTION IF EXISTS {schema}.pgqueue_claim_keys(
     integer, text[], smallint[], text[], text, interval, text, interval);
 DROP FUNCTION IF EXISTS {schema}.pgqueue_claim_key(

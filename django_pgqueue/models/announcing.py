@@ -18,7 +18,8 @@ def send(queue: OpenQueue, /, body: Any, *, headers: Any = None, **options: Any)
     if signals.messages_sending.receivers:
         headers = _carried(queue, headers)
     pk = sending.send(queue, body, headers=headers, **options)
-    _announce(queue, [pk])
+    if signals.messages_sent.receivers:
+        _announce(queue, [pk])
     return pk
 
 
@@ -30,7 +31,8 @@ def send_batch(
         bodies = sending.listed(bodies)
         headers = _carried_by_each(queue, headers, len(bodies))
     ids = sending.send_batch(queue, bodies, headers=headers, **options)
-    _announce(queue, ids)
+    if signals.messages_sent.receivers:
+        _announce(queue, ids)
     return ids
 
 
@@ -42,10 +44,9 @@ def announce_exhausted(queue: OpenQueue, found: Sequence[Delivery]) -> None:
 
 def _announce(queue: OpenQueue, ids: Sequence[int]) -> None:
     """Send ``messages_sent`` for the messages that were not skipped as duplicates."""
-    if signals.messages_sent.receivers:
-        written = [pk for pk in ids if getattr(pk, "conflict", None) != "skipped"]
-        if written:
-            signals.messages_sent.send(queue.name, ids=written)
+    written = [pk for pk in ids if getattr(pk, "conflict", None) != "skipped"]
+    if written:
+        signals.messages_sent.send(queue.name, ids=written)
 
 
 def _carried(queue: OpenQueue, headers: Any, count: int = 1) -> Any:

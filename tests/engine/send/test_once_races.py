@@ -80,16 +80,17 @@ def test_replacements_at_the_same_time_follow_each_other(
 
 
 @pytest.mark.parametrize(("until_", "left"), [("started", ["two"]), ("done", [])])
-def test_a_reader_that_has_the_message_first_wins(committed_orders, actor, until_, left):
+def test_a_reader_that_has_the_message_first_wins(committed_orders, actors, until_, left):
+    reader, sender = actors(2)
     options = {"unique": "k", "until": until_, "on_conflict": "replace"}
     first = committed_orders.send("one", **options)
-    actor.do(begin)
-    [message] = actor.do(call, "read", "orders", in_transaction=True)
+    reader.do(begin)
+    [message] = reader.do(call, "read", "orders", in_transaction=True)
 
-    second = committed_orders.send("two", **options)
+    second = sender.start(call, "send", "orders", "two", **options).result(timeout=10)
 
     assert second.conflict == ("skipped" if until_ == "done" else None)
-    actor.do(commit)
+    reader.do(commit)
     assert bodies(committed_orders) == left
     assert committed_orders.archive(message.receipt) == [first]
 
