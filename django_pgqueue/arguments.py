@@ -137,6 +137,19 @@ def moment(value: Delay | None, name: str = "delay") -> dict[str, Any]:
     return {"at": None, "after": duration(value, name) or None}
 
 
+def expiry(value: Delay | None) -> dict[str, Any]:
+    """Convert ``expires`` to the parameters ``expires_at`` and ``expires_after``; {} for None.
+
+    >>> expiry(60)
+    {'expires_at': None, 'expires_after': datetime.timedelta(seconds=60)}
+    """
+    if value is None:
+        return {}
+    if isinstance(value, dt.datetime):
+        return {"expires_at": moment(value, "expires")["at"], "expires_after": None}
+    return {"expires_at": None, "expires_after": duration(value, "expires", least=POSITIVE)}
+
+
 def condition(value: object) -> str | None:
     """Return the JSON text of ``conditional``; None if it is None or {}, which match any body."""
     return None if value == {} else json_text(value, "conditional")

@@ -14,6 +14,7 @@ The hierarchy::
       x MessageNotFound       no message with this id in the queue or its archive
       x MessageFailed         no result: the message failed for good
         + MessageCancelled    no result: the message was cancelled
+        + MessageExpired      no result: the message expired unhandled
       x ResultNotReady        no result yet: the message is not done; also a TimeoutError
       x LeaseLost             the message was read again, or is gone
       x InvalidArgument       also a ValueError
@@ -37,6 +38,7 @@ __all__ = [
     "InvalidQueueName",
     "LeaseLost",
     "MessageCancelled",
+    "MessageExpired",
     "MessageFailed",
     "MessageNotFound",
     "NeverRead",
@@ -189,6 +191,18 @@ class MessageCancelled(MessageFailed):
         self.error: str = reason or "cancelled"
         why = f": {reason}" if reason else ""
         PgQueueError.__init__(self, f"Message {message_id} of queue {name!r} was cancelled{why}.")
+
+
+class MessageExpired(MessageFailed):
+    """The message was not handled before its ``expires``: there is no result."""
+
+    def __init__(self, name: str, message_id: int) -> None:
+        self.error = "expired"
+        PgQueueError.__init__(
+            self,
+            f"Message {message_id} of queue {name!r} expired before a consumer could handle it. "
+            f"Start more consumers, or send with a later expires=.",
+        )
 
 
 class ResultNotReady(PgQueueError, TimeoutError):

@@ -71,6 +71,7 @@ class Declaration:
             queue, using = message.queue, message.using
             values |= {"body": message.body, "priority": message.priority}
             values |= {"unique_key": message.unique or "", "until": message.until or ""}
+            values["expires"] = values["expires"] or arguments.span(message.expires, "expires")
         else:
             handler = handler_of(self.target)
             queue, using = handler.queue, handler.using
@@ -92,6 +93,7 @@ def schedule(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     priority: int = 0,
+    expires: float | dt.timedelta | None = None,
     unique: str | None = None,
     until: Literal["started", "done"] | None = None,
     name: str | None = None,
@@ -116,6 +118,9 @@ def schedule(
         message has started (``"started"``), is done (``"done"``), or for the queue's window (None)
     ``args``, ``kwargs``
         the arguments of a task, which has a priority, ``unique`` and ``until`` of its own
+    ``expires``
+        seconds (at least one) or a timedelta: a message is not handled later than this after it was
+        sent (default: the task's own; None: never expires)
     ``name``
         the row's name (default: the function's path); a function's second schedule needs one
 
@@ -143,6 +148,7 @@ def schedule(
         "missed": missed,
         "body": body,
         "priority": arguments.priority(priority),
+        "expires": arguments.span(expires, "expires"),
         "unique_key": arguments.key(unique, "unique") or "",
         "until": until or "",
     }

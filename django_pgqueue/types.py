@@ -35,7 +35,7 @@ class State(str, Enum):
     """The state of a message, with the names of FastStream's SQL broker.
 
     PENDING, SCHEDULED, PROCESSING and RETRYABLE messages are in the queue; COMPLETED, FAILED,
-    CANCELLED and REPLACED ones are in the archive.
+    CANCELLED, REPLACED and EXPIRED ones are in the archive.
     """
 
     PENDING = "PENDING"  # readable, never read
@@ -46,13 +46,14 @@ class State(str, Enum):
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
     REPLACED = "REPLACED"  # a send with the same unique key took its place
+    EXPIRED = "EXPIRED"  # not handled: it was read only after ``expires_at``
 
     def __str__(self) -> str:
         return self.value
 
 
 #: The states of archived messages.
-ENDS = (State.COMPLETED, State.FAILED, State.CANCELLED, State.REPLACED)
+ENDS = (State.COMPLETED, State.FAILED, State.CANCELLED, State.REPLACED, State.EXPIRED)
 
 
 class Batch(NamedTuple):

@@ -260,7 +260,7 @@ def _until(text: str | None) -> Until | None:
 
 
 def _length(text: str, name: str) -> float:
-    """Seconds of a length of time, as in ``15m``."""
+    """Parse a length of time, such as ``15m``, into seconds."""
     length = dt.timedelta(seconds=int(text)) if text.isdecimal() else length_of(text)
     if length is None:
         raise InvalidOption(f"{name} is a length of time, as 30s or 15m, not {text!r}")

@@ -124,7 +124,7 @@ def publish(
         with connection.transaction():
             if app_id is None or _is_new(connection, app_id, version, expected):
                 queues = _still_there(connection, {pk for told in ordered for pk in told.queues})
-                if not {"delay", "unique_key"}.isdisjoint(columns):
+                if not {"delay", "expires", "unique_key"}.isdisjoint(columns):
                     connection.execute(ARRIVED)
                     _copy(url, connection, tokens, expected, "pgqueue_arrived", columns)
                     for queue in queues:
@@ -167,6 +167,7 @@ CREATE TEMPORARY TABLE pgqueue_arrived (
     place bigint GENERATED ALWAYS AS IDENTITY,
     queue_id integer,
     delay double precision CHECK (delay < 'Infinity' AND delay > '-Infinity'),
+    expires double precision CHECK (expires > 0 AND expires < 'Infinity'),
     priority smallint DEFAULT 0,
     group_key text,
     unique_key text,
@@ -180,7 +181,7 @@ CREATE TEMPORARY TABLE pgqueue_arrived (
 SEND_ONCE = """
 WITH arrived AS MATERIALIZED (
     SELECT row_number() OVER (ORDER BY place) AS place,
-           delay, priority, group_key, unique_key, headers, body
+           delay, expires, priority, group_key, unique_key, headers, body
     FROM pgqueue_arrived WHERE queue_id = {queue_id}
 ),
 claimed AS MATERIALIZED (
@@ -194,9 +195,10 @@ claimed AS MATERIALIZED (
         %(max_wait)s) c
 )
 INSERT INTO {message}
-    (id, queue_id, scheduled_at, priority, group_key, unique_key, headers, body)
+    (id, queue_id, scheduled_at, expires_at, priority, group_key, unique_key, headers, body)
 SELECT c.id, {queue_id},
        CASE WHEN delay > 0 THEN statement_timestamp() + delay * interval '1 second' END,
+       statement_timestamp() + expires * interval '1 second',
        a.priority, a.group_key, a.unique_key, a.headers, a.body
 FROM arrived a JOIN claimed c USING (place)
 WHERE c.conflict IS DISTINCT FROM 'skipped'
@@ -260,7 +262,7 @@ def _check(schema: StructType, options: Options) -> None:
                 ": write JSON text, as with to_json()" if field.name in {"body", "headers"} else ""
             )
             raise InvalidOption(f"Column {field.name} is {found}, not string{hint}.")
-        if field.name in {"delay", "priority"} and not (
+        if field.name in {"delay", "expires", "priority"} and not (
             found in _NUMBERS or found.startswith("decimal")
         ):
             raise InvalidOption(f"Column {field.name} is {found}, not a number.")

@@ -43,6 +43,7 @@ _KNOWN = (
     gettext_noop("time zone"),
     gettext_noop("missed"),
     gettext_noop("body"),
+    gettext_noop("expires"),
     gettext_noop("unique key"),
     gettext_noop("until"),
     gettext_noop("error"),

@@ -34,6 +34,11 @@ class SendForm(forms.Form):
         required=False, label=_("Headers"), help_text=_("A JSON object, or nothing.")
     )
     delay = SpanField(required=False, label=_("Delay"), help_text=_("Like 10min; empty: none."))
+    expires = SpanField(
+        required=False,
+        label=_("Expires"),
+        help_text=_("Like 10min: not handled later than that; empty: it never expires."),
+    )
     priority = forms.IntegerField(
         required=False, min_value=-100, max_value=100, initial=0, label=_("Priority")
     )

@@ -36,6 +36,7 @@ _ENDS = {
     State.FAILED: gettext_lazy("Failed for good"),
     State.CANCELLED: gettext_lazy("Cancelled"),
     State.REPLACED: gettext_lazy("Replaced"),
+    State.EXPIRED: gettext_lazy("Expired, not handled in time"),
 }
 
 

@@ -22,8 +22,8 @@ _SENDER = {
     "queue": "SELECT",
     "binding": "SELECT",
     # Without enqueued_at, so that no sender can backdate a message.
-    "message": "SELECT (id), INSERT (id, failure, queue_id, source_id, scheduled_at, priority, "
-    "group_key, unique_key, headers, body)",
+    "message": "SELECT (id), INSERT (id, failure, queue_id, source_id, scheduled_at, expires_at, "
+    "priority, group_key, unique_key, headers, body)",
     "message_id_seq": "USAGE",
     "wake": "SELECT, UPDATE",
     # The columns that tell whether a message holds its unique key.
@@ -38,8 +38,8 @@ _SENDER = {
 _CONSUMER = {
     **_SENDER,
     "unlogged": "SELECT, INSERT",
-    "message": "SELECT, DELETE, INSERT (id, failure, queue_id, source_id, scheduled_at, priority, "
-    "group_key, unique_key, headers, body)",
+    "message": "SELECT, DELETE, INSERT (id, failure, queue_id, source_id, scheduled_at, "
+    "expires_at, priority, group_key, unique_key, headers, body)",
     "archive": "SELECT, INSERT",
     **dict.fromkeys(("ready", "deferred", "lease", "waiting", "group", "recheck"), _KEPT),
     "process": _KEPT,

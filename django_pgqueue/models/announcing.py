@@ -10,7 +10,7 @@ from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.rows import Deliveries, Delivery
 from django_pgqueue.engine.send import sending
 
-__all__ = ["announce_exhausted", "send", "send_batch"]
+__all__ = ["announce_ended", "send", "send_batch"]
 
 
 def send(queue: OpenQueue, /, body: Any, *, headers: Any = None, **options: Any) -> int:
@@ -36,10 +36,13 @@ def send_batch(
     return ids
 
 
-def announce_exhausted(queue: OpenQueue, found: Sequence[Delivery]) -> None:
-    """Send ``messages_exhausted`` for messages whose deliveries ran out."""
-    if isinstance(found, Deliveries) and found.exhausted:
-        signals.messages_exhausted.send_robust(queue.name, receipts=found.exhausted)
+def announce_ended(queue: OpenQueue, found: Sequence[Delivery]) -> None:
+    """Send ``messages_exhausted`` and ``messages_expired`` for messages that a read ended."""
+    if isinstance(found, Deliveries):
+        if found.exhausted:
+            signals.messages_exhausted.send_robust(queue.name, receipts=found.exhausted)
+        if found.expired:
+            signals.messages_expired.send_robust(queue.name, ids=found.expired)
 
 
 def _announce(queue: OpenQueue, ids: Sequence[int]) -> None:

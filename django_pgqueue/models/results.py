@@ -17,6 +17,7 @@ from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.errors import (
     InvalidArgument,
     MessageCancelled,
+    MessageExpired,
     MessageFailed,
     MessageNotFound,
     ResultNotReady,
@@ -91,6 +92,8 @@ def _look(queue: OpenQueue, message_id: int) -> Any:
                 return None if kept is None else json.loads(kept)
             if state in (State.CANCELLED, State.REPLACED):
                 raise MessageCancelled(queue.name, message_id, error)
+            if state == State.EXPIRED:
+                raise MessageExpired(queue.name, message_id)
             raise MessageFailed(queue.name, message_id, error or "")
         state = live.values_list("state", flat=True).first()
         if state is not None:

@@ -161,8 +161,9 @@ class ScheduleManager(models.Manager["Schedule"]):
         Raises QueueNotFound, InvalidArgument.
         """
         declared: dict[str, Any] = {**values, "queue": queue_name}
-        if (interval := values.get("interval")) is not None:
-            declared["interval"] = interval.total_seconds()
+        for field in ("interval", "expires"):
+            if (span := values.get(field)) is not None:
+                declared[field] = span.total_seconds()
         # A round trip through JSON makes it comparable with the stored declaration.
         declared = json.loads(str(arguments.json_text(declared)))
         found = Queue.objects.resolve(queue_name, using)
@@ -263,6 +264,11 @@ class Schedule(models.Model):
     body: columns.JSON = models.JSONField(null=True, blank=True, encoder=DjangoJSONEncoder)
     priority: columns.SmallInteger = models.SmallIntegerField(
         default=0, validators=[MinValueValidator(-100), MaxValueValidator(100)]
+    )
+    expires: columns.DurationOrNull = models.DurationField(
+        null=True,
+        blank=True,
+        help_text="A message is not handled later than this after it was sent; empty: at any time.",
     )
     unique_key: columns.Text = models.TextField(
         blank=True,
@@ -389,6 +395,7 @@ class Schedule(models.Model):
                 [self.body] * len(ticks),
                 headers=[self._header(tick) for tick in ticks],
                 priority=self.priority,
+                expires=self.expires,
                 unique=None if key is None else [key] * len(ticks),
                 until=until,
             )
@@ -410,7 +417,12 @@ class Schedule(models.Model):
         bound = queue(self.queue.name, using=alias)
         key, until = self._claim
         return bound.send(
-            self.body, headers=header, priority=self.priority, unique=key, until=until
+            self.body,
+            headers=header,
+            expires=self.expires,
+            priority=self.priority,
+            unique=key,
+            until=until,
         )
 
     @property
@@ -472,6 +484,7 @@ class Schedule(models.Model):
             cron.check(self.cron, self.time_zone)
         elif self.interval is not None and self.interval < _SHORTEST:
             raise InvalidArgument(f"interval must be at least a second, not {self.interval}")
+        arguments.span(self.expires, "expires")
 
 
 def _now(using: str) -> dt.datetime:

@@ -40,6 +40,7 @@ class TaskMessage(NamedTuple):
     using: str | None
     body: dict[str, Any]
     priority: int
+    expires: float | dt.timedelta | None
     unique: str | None
     until: Until | None
 
@@ -103,6 +104,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
             self.options.get("database"),
             body_of(task, args, kwargs),
             task.priority,
+            _expires(task),
             _key(task, "unique", args, kwargs),
             getattr(task, "until", None),
         )
@@ -120,6 +122,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
             sent = queue(task.queue_name, using=self.database).send(
                 body_of(task, args, kwargs),
                 delay=_delay(task),
+                expires=_expires(task),
                 priority=task.priority,
                 group=_key(task, "group", args, kwargs),
                 unique=_key(task, "unique", args, kwargs),
@@ -153,6 +156,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
             ids = queue(task.queue_name, using=self.database).send_batch(
                 [body_of(task, args, kwargs) for args, kwargs in runs],
                 delay=_delay(task),
+                expires=_expires(task),
                 priority=task.priority,
                 group=_keys(task, "group", runs),
                 unique=_keys(task, "unique", runs),
@@ -232,6 +236,10 @@ def _delay(task: Task[..., Any]) -> dt.datetime | None:
     if moment is not None and timezone.is_naive(moment):
         return timezone.make_aware(moment)
     return moment
+
+
+def _expires(task: Task[..., Any]) -> float | dt.timedelta | None:
+    return task.expires if isinstance(task, PgQueueTask) else None
 
 
 def _key(task: Task[..., Any], name: str, args: list[Any], kwargs: dict[str, Any]) -> str | None:

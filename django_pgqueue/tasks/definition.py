@@ -1,4 +1,4 @@
-"""Tasks with more options than Django's: retry, timeout, group, unique and its companions."""
+"""Tasks with more options than Django's: retry, timeout, expires, group, unique and so on."""
 
 from __future__ import annotations
 
@@ -61,6 +61,9 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
         a strategy of :mod:`django_pgqueue.retries`; None: the backend's, by default NoRetry()
     ``timeout``
         seconds after which a run is interrupted and counts as failed; None: the backend's
+    ``expires``
+        a task that has not started within this time (seconds or a timedelta) from its enqueue is
+        not run, and its result is FAILED with a MessageExpired; None: it runs at any time
     ``group``
         tasks of the same group run in order, one at a time
     ``unique``
@@ -77,6 +80,7 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
 
     retry: RetryStrategy | None = None
     timeout: float | None = None
+    expires: float | dt.timedelta | None = None
     group: str | None = None
     unique: str | None = None
     until: Until | None = None
@@ -90,6 +94,7 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
         queue_name: str | None = None,
         run_after: dt.datetime | None = None,
         backend: str | None = None,
+        expires: float | dt.timedelta | None = None,
         group: str | None = None,
         unique: str | None = None,
     ) -> PgQueueTask[P, R]:
@@ -145,6 +150,7 @@ def task(
     takes_context: Literal[True],
     retry: RetryStrategy | None = ...,
     timeout: float | None = ...,
+    expires: float | dt.timedelta | None = ...,
     group: str | None = ...,
     unique: str | None = ...,
     until: Until | None = ...,
@@ -162,6 +168,7 @@ def task(
     takes_context: Literal[False] = ...,
     retry: RetryStrategy | None = ...,
     timeout: float | None = ...,
+    expires: float | dt.timedelta | None = ...,
     group: str | None = ...,
     unique: str | None = ...,
     until: Until | None = ...,
@@ -180,6 +187,7 @@ def task(
     takes_context: bool = False,
     retry: RetryStrategy | None = None,
     timeout: float | None = None,
+    expires: float | dt.timedelta | None = None,
     group: str | None = None,
     unique: str | None = None,
     until: Until | None = None,
@@ -232,8 +240,9 @@ class Options:
                 f"{task.retry!r}"
             )
         try:
-            if task.timeout is not None:
-                arguments.duration(task.timeout, "timeout", least=arguments.POSITIVE)
+            for name in ("timeout", "expires"):
+                if (length := getattr(task, name)) is not None:
+                    arguments.duration(length, name, least=arguments.POSITIVE)
             if task.claims:
                 # Only a run has a delay, which `using(run_after=...)` gives.
                 claim(None, task.unique, task.until, task.on_conflict, True, task.max_wait)

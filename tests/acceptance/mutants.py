@@ -176,6 +176,7 @@ GROUPED = "tests/engine/read/test_grouped.py"
 OUTCOMES = "tests/worker/test_outcomes.py"
 TRANSACTIONS = "tests/acceptance/test_transactions.py"
 UNFLUSHED = "tests/acceptance/test_unflushed.py"
+EXPIRING = "tests/engine/read/test_expiring.py"
 ONCE = "tests/engine/send/test_once.py"
 RACES = "tests/engine/send/test_once_races.py"
 
@@ -518,9 +519,70 @@ MUTANTS = (
         (
             Change(
                 f"{ENGINE}/send/sending.py",
-                '[(pk,)] = queue.runner.run(queue.text("send/send"), params)',
+                '[(pk,)] = queue.runner.run(queue.text("send/send", **names), params)',
                 'thread = __import__("concurrent.futures").futures.ThreadPoolExecutor(1)\n'
                 '        [(pk,)] = thread.submit(queue.run, "send/send", params).result()',
+            ),
+        ),
+    ),
+    Mutant(
+        "expired-delivered",
+        "messages are archived as expired until they expire, and delivered from then on",
+        (EXPIRING,),
+        (
+            Change(
+                f"{ENGINE}/places.sql",
+                "expires_at <= statement_timestamp()",
+                "expires_at > statement_timestamp()",
+            ),
+        ),
+    ),
+    *(
+        Mutant(
+            f"expired-delivered-by-{statement}",
+            f"{statement}.sql delivers messages that have expired",
+            (EXPIRING,),
+            (
+                Change(
+                    f"{ENGINE}/read/{statement}.sql", "SELECT {read/note}, ", "SELECT NULL::text, "
+                ),
+            ),
+        )
+        for statement in ("read", "read_ready", "follow")
+    ),
+    Mutant(
+        "expired-in-the-buffer",
+        "a handler starts on a message that expired after it was fetched",
+        ("tests/worker/test_expiring.py",),
+        (
+            Change(
+                "django_pgqueue/worker/execution.py",
+                "if message.start_until <= now]:",
+                "if message.start_until <= now and False]:",
+            ),
+        ),
+    ),
+    Mutant(
+        "expired-without-deliveries-left",
+        "a message whose deliveries ran out is archived as expired",
+        (EXPIRING,),
+        (
+            Change(
+                f"{ENGINE}/settle/expire_next.sql",
+                "    WHERE d.read_ct < %(max_deliveries)s\n",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        "expired-though-leased",
+        "a message that another reader has just leased is archived as expired",
+        (EXPIRING,),
+        (
+            Change(
+                f"{ENGINE}/settle/expire.sql",
+                "      AND {settle/fence}\n",
+                "",
             ),
         ),
     ),

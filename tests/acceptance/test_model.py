@@ -8,6 +8,7 @@ how to repeat a failure.
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -45,6 +46,8 @@ queues = st.sampled_from(["main", "main", "dead"])
 groups = st.sampled_from([None, "a", "a", "b"])
 priorities = st.sampled_from([0, 0, 0, 7, -7])
 quantities = st.integers(1, 5)
+#: Whether the message expires: never, once a rule says so, or before it is read.
+expiries = st.sampled_from([None, None, None, "later", "now"])
 keys = st.sampled_from([None, None, None, "k", "l"])
 untils = st.sampled_from([None, "started", "done"])
 conflicts = st.sampled_from(["skip", "skip", "replace", "delay"])
@@ -73,13 +76,17 @@ class Entry:
     attempts: int = 0
     #: Whether it was ever delivered in this queue.
     delivered: bool = False
+    #: Whether it can expire, and whether it has expired.
+    expires: bool = False
+    expired: bool = False
     #: The queue in which it was dead-lettered, if any.
     source: str | None = None
     #: Its unique key, and until when it holds it. A message that was moved has none.
     claim: tuple[str, str] | None = None
 
     def copy_to(self, queue: str) -> Entry:
-        """A copy as it arrives in another queue: its delivery count restarts."""
+        """A copy as it arrives in another queue: its delivery count restarts, and it does not
+        expire any more."""
         return Entry(self.id, queue, self.body, self.priority, self.group, place="", source="main")
 
     @property
@@ -239,12 +246,16 @@ class Model:
         line = self.lines.get(entry.line)
         return line is not None and line.head == entry.id
 
-    def readable(self, queue: str) -> list[Entry]:
+    def found_first(self, queue: str) -> list[Entry]:
+        """The messages that a read delivers, or archives because they have expired."""
         return [
             e
             for e in self.within(queue)
             if e.place != "waiting" and e.due and self.is_first(e) and not e.exhausted
         ]
+
+    def readable(self, queue: str) -> list[Entry]:
+        return [e for e in self.found_first(queue) if not e.expired]
 
     def open_behind(self, head: Entry) -> list[Entry]:
         """The messages behind a head that a grouped read may lease, in order."""
@@ -271,6 +282,17 @@ class Model:
                 self.arrive(entry.copy_to("dead"))
             else:
                 self.keep(entry, "FAILED")
+
+
+def _expires(expiry: str | None) -> Any:
+    """The argument ``expires`` of a send."""
+    past = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+    return {None: None, "later": LONG, "now": past}[expiry]
+
+
+def _expiry(expiry: str | None) -> dict[str, bool]:
+    """What the model knows of it."""
+    return {"expires": expiry is not None, "expired": expiry == "now"}
 
 
 def _moment(receipt: Receipt) -> int:
@@ -360,6 +382,7 @@ class QueueMachine(RuleBasedStateMachine):
         priority=priorities,
         key=keys,
         later=st.booleans(),
+        expiry=expiries,
         until=untils,
         on_conflict=conflicts,
     )
@@ -370,6 +393,7 @@ class QueueMachine(RuleBasedStateMachine):
         priority: int,
         key: str | None,
         later: bool,
+        expiry: str | None,
         until: Any,
         on_conflict: Any,
     ) -> None:
@@ -380,13 +404,14 @@ class QueueMachine(RuleBasedStateMachine):
             self.names[queue],
             self.sent,
             delay=LONG if later else 0,
+            expires=_expires(expiry),
             priority=priority,
             group=group,
             unique=key,
             **options,
         )
         each = [(self.sent, group, key)]
-        facts = {"due": not later, "priority": priority}
+        facts = {"due": not later, "priority": priority, **_expiry(expiry)}
         self.expect_sent(queue, [pk], each, until, on_conflict, **facts)
 
     @rule(
@@ -394,6 +419,7 @@ class QueueMachine(RuleBasedStateMachine):
         each=st.lists(st.tuples(groups, keys), min_size=1, max_size=6),
         priority=priorities,
         later=st.sampled_from([False, False, True]),
+        expiry=expiries,
         until=untils,
         on_conflict=conflicts,
     )
@@ -403,6 +429,7 @@ class QueueMachine(RuleBasedStateMachine):
         each: list[tuple[str | None, str | None]],
         priority: int,
         later: bool,
+        expiry: str | None,
         until: Any,
         on_conflict: Any,
     ) -> None:
@@ -413,6 +440,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.names[queue],
             bodies,
             delay=LONG if later else 0,
+            expires=_expires(expiry),
             priority=priority,
             group=[group for group, _ in each],
             unique=[key for _, key in each],
@@ -420,7 +448,7 @@ class QueueMachine(RuleBasedStateMachine):
             on_conflict=on_conflict,
         )
         sent = [(body, group, key) for body, (group, key) in zip(bodies, each, strict=True)]
-        facts = {"due": not later, "priority": priority}
+        facts = {"due": not later, "priority": priority, **_expiry(expiry)}
         self.expect_sent(queue, pks, sent, until, on_conflict, **facts)
 
     @rule()
@@ -471,8 +499,9 @@ class QueueMachine(RuleBasedStateMachine):
         assert len(found) == len(rows), f"a message is in two places: {sorted(rows)}"
         return found
 
-    def expect_put_right(self, queue: str) -> None:
-        """Check a read's side effects: overdue followers put back, and dead letters moved."""
+    def expect_put_right(self, queue: str) -> bool:
+        """Check a read's side effects: overdue followers put back, expired messages archived, and
+        dead letters moved. Returns whether any had expired."""
         rows = self.rows()
         for entry in self.model.within(queue, "deferred"):
             row = rows.get(entry.id)
@@ -485,6 +514,17 @@ class QueueMachine(RuleBasedStateMachine):
                 assert entry.due, "only what is due is set back in line"
                 assert not self.model.is_first(entry), "and no head"
                 entry.place, entry.leased = "waiting", False
+        ended = run_sql(
+            "SELECT id FROM pgqueue_archive WHERE id = ANY(%s) AND state = 'EXPIRED' ORDER BY id",
+            [list(self.model.live)],
+        )
+        for (pk,) in ended:
+            entry = self.model.live[pk]
+            assert entry.expired, "archived as expired, but it has not expired"
+            assert entry.due, "archived while it was in flight or delayed"
+            assert entry.queue == queue, "archived by a read of another queue"
+            self.model.leave([entry])
+            self.model.keep(entry, "EXPIRED")
         dead = [
             entry
             for entry in self.model.within(queue)
@@ -498,6 +538,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert first.due, "dead-lettered while it was in flight"
             dead.remove(first)
             self.model.die([first])
+        return bool(ended)
 
     def expect_order(self, messages: list[Message]) -> None:
         """In a group, no message is delivered before all earlier ones are done.
@@ -515,6 +556,7 @@ class QueueMachine(RuleBasedStateMachine):
                 )
 
     def expect_delivery(self, message: Message, entry: Entry) -> None:
+        assert not entry.expired, "delivered too late"
         assert (message.body, message.priority, message.group) == (
             entry.body,
             entry.priority,
@@ -563,6 +605,8 @@ class QueueMachine(RuleBasedStateMachine):
         assert [e.id for e in taken] == [e.id for e in sorted(taken, key=lambda e: e.rank)]
         self.expect_first_in_line(taken, before, rows)
         assert len(messages) == min(qty, len(readable)), "there was more to read"
+        if len(messages) < qty:
+            assert self.model.found_first(queue) == list(readable.values()), "expired, and left"
         for message, entry in zip(messages, taken, strict=True):
             self.expect_delivery(message, entry)
             self.model.lease(entry, message.receipt)
@@ -579,7 +623,7 @@ class QueueMachine(RuleBasedStateMachine):
 
         messages = getattr(Message.objects, how)(self.names[queue], qty=qty)
 
-        self.expect_put_right(queue)
+        any_expired = self.expect_put_right(queue)
         self.expect_order(messages)
         readable = {entry.id: entry for entry in self.model.readable(queue)}
         assert len(messages) <= qty
@@ -602,7 +646,8 @@ class QueueMachine(RuleBasedStateMachine):
         if how == "read_grouped":
             assert order == [e.id for part in parts.values() for e in part], "group by group"
             for place, length in enumerate(lengths):
-                if length > 1:
+                # Messages that had expired count, too: there may be fewer followers than asked for.
+                if length > 1 and not any_expired:
                     assert lengths[:place] == open_in[:place], "the first group's come first"
         else:
             rounds = [
@@ -610,12 +655,12 @@ class QueueMachine(RuleBasedStateMachine):
                 for number in range(max(lengths, default=0))
             ]
             assert order == [pk for each in rounds for pk in each], "in rounds"
-            for length, possible in zip(lengths, open_in, strict=True):
+            for length, possible in zip(lengths, open_in, strict=True) if not any_expired else ():
                 assert length >= min(possible, max(lengths) - 1), "a round was left out"
         if how == "read_grouped_head":
             assert max(lengths, default=1) == 1
             assert len(messages) == min(qty, len(readable)), "there was more to read"
-        elif len(messages) < qty:
+        elif len(messages) < qty and not any_expired:
             assert len(heads) == len(readable), "there was more to read"
             assert lengths == open_in, "there was more to read in a group"
 
@@ -751,6 +796,15 @@ class QueueMachine(RuleBasedStateMachine):
         )
         for each in together[0][0] if together else [pk]:
             self.model.live[each].due = True
+
+    @precondition(lambda self: any(e.expires for e in self.model.live.values()))
+    @rule(number=picks)
+    def expire(self, number: int) -> None:
+        """The time until which a message may be delivered is over, wherever the message is."""
+        known = sorted(pk for pk, entry in self.model.live.items() if entry.expires)
+        pk = known[number % len(known)]
+        run_sql("UPDATE pgqueue_message SET expires_at = statement_timestamp() WHERE id = %s", [pk])
+        self.model.live[pk].expired = True
 
     @precondition(lambda self: self.model.live)
     @rule(

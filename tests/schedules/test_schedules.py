@@ -236,6 +236,21 @@ def test_a_tick_is_skipped_while_a_message_holds_the_schedules_key(orders, until
     assert due(NOON + 3 * DAY) == (0 if until == "" else 1)
 
 
+def test_the_messages_of_a_schedule_expire(orders, declarations):
+    schedule(every=DAY, expires=60)(consumer("orders")(report))
+    schedules.synchronize("default")
+    found = Schedule.objects.get()
+
+    assert due(found.next_run_at) == 1
+    found.run()
+
+    for message in Message.objects.all():
+        left = message.expires_at - message.enqueued_at
+        assert abs(left - dt.timedelta(minutes=1)) < dt.timedelta(seconds=5)
+    assert Message.objects.count() == 2
+    assert schedules.synchronize("default") == 0
+
+
 def test_a_schedule_that_another_process_sends_is_skipped(committed_orders, actor):
     found = made(interval=DAY)
     actor.do(begin)
@@ -357,6 +372,7 @@ def test_only_schedules_in_the_databases_of_the_process_are_declared(orders, dec
         ((), {"every": 5, "unique": ""}, "unique must be"),
         ((), {"every": 5, "until": "done"}, "until needs unique="),
         ((), {"every": 5, "unique": "k", "until": "never"}, "until must be"),
+        ((), {"every": 5, "expires": 0.5}, "expires must be at least a second"),
         ((), {"every": 5, "body": object()}, "body is not JSON"),
         ((), {"every": 5, "args": [1]}, "args and kwargs are a task's"),
     ],
@@ -386,6 +402,19 @@ class TestTasks:
         [message] = LiveMessage.objects.all()
         result = default_task_backend.get_result(str(message.pk))
         assert (result.task, result.args, result.kwargs) == (add, [1], {"two": 2})
+
+    @pytest.mark.parametrize(("given", "seconds"), [(None, 60), (30, 30)])
+    def test_a_scheduled_task_expires_as_it_or_its_schedule_says(
+        self, db, declarations, backend, given, seconds
+    ):
+        from django_pgqueue.tasks import task
+        from tests.tasks.sample import add
+
+        queue("default").create()
+        schedule(every=DAY, args=[1], expires=given)(task(expires=60)(add.func))
+        schedules.synchronize("default")
+
+        assert Schedule.objects.get().expires == dt.timedelta(seconds=seconds)
 
     def test_a_task_has_no_body(self, declarations, backend):
         from tests.tasks.sample import add

@@ -89,6 +89,18 @@ def test_rows_arrive_with_all_that_a_message_has(spark: Any, url: str, orders: Q
     assert staged(url) == 0
 
 
+def test_rows_may_expire(spark: Any, url: str, orders: Queue) -> None:
+    rows = [("1", 60.0), ("2", None)]
+    save(spark.createDataFrame(rows, "body string, expires double").coalesce(1), url)
+
+    first, never = Message.objects.order_by("pk")
+    assert round((first.expires_at - first.enqueued_at).total_seconds()) == 60
+    assert never.expires_at is None
+    with pytest.raises(Exception, match="expires"):
+        save(spark.createDataFrame([("3", 0.0)], "body string, expires double"), url)
+    assert Message.objects.count() == 2
+
+
 def test_rows_of_several_queues_each_go_to_theirs(spark: Any, url: str, orders: Queue) -> None:
     Message.objects.create_queue("mails")
     frame = spark.range(ROWS).selectExpr(

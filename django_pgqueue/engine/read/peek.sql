@@ -53,8 +53,8 @@ found AS (
 )
 SELECT NULL::text, f.id, f.read_ct, 0, m.body, m.headers, f.enqueued_at, f.priority, f.group_key,
        f.attempts, (extract(epoch FROM f.vt) * 1000000::numeric)::bigint,
-       (extract(epoch FROM f.first_read_at) * 1000000::numeric)::bigint
+       (extract(epoch FROM f.first_read_at) * 1000000::numeric)::bigint, {read/expires_at}
 FROM found f CROSS JOIN LATERAL (
-    SELECT body, headers FROM {message} m
+    SELECT body, headers, expires_at FROM {message} m
     WHERE m.id = f.id AND m.enqueued_at = f.enqueued_at OFFSET 0) m
 ORDER BY f.place

@@ -11,7 +11,7 @@ from typing import Any
 from django_pgqueue import arguments
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.send.once import claim
-from django_pgqueue.engine.statements import render
+from django_pgqueue.engine.statements import Part, render
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.types import Delay, OnConflict, Sent, Until
 
@@ -19,6 +19,9 @@ __all__ = ["listed", "send", "send_batch"]
 
 # Characters that COPY's text format escapes.
 _COPY_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+#: Placeholders of a send with ``expires``. Sends without render the statement without the column.
+_EXPIRING = {"expires_at": "expires_at, ", "expires": Part("send/expires")}
+
 _COPY_BLOCK = 100
 
 # In characters. PostgreSQL refuses jsonb arrays of more than 256 MB.
@@ -31,6 +34,7 @@ def send(
     *,
     headers: dict[str, Any] | None = None,
     delay: Delay | None = 0,
+    expires: Delay | None = None,
     priority: int = 0,
     group: str | None = None,
     unique: str | None = None,
@@ -47,6 +51,8 @@ def send(
         headers: a dict of such values, or None.
         delay: hides the message for that many seconds (number or timedelta), or until an aware
             datetime.
+        expires: archives the message as EXPIRED, unhandled, if it is not delivered within that many
+            seconds from now (number or timedelta), or before an aware datetime; None: never.
         priority: from -100 to 100; higher is read first.
         group: the FIFO group, text of 1 to 255 characters; None: none.
         unique: text of 1 to 255 characters. While a message holds this key, a send adds no second
@@ -72,13 +78,15 @@ def send(
         "priority": arguments.priority(priority),
         "group": arguments.key(group, "group"),
         **arguments.moment(delay),
+        **(expiry := arguments.expiry(expires)),
     }
+    names = _EXPIRING if expiry else {}
     if unique is None and until is None and on_conflict == "skip" and max_wait is None:
-        [(pk,)] = queue.runner.run(queue.text("send/send"), params)
+        [(pk,)] = queue.runner.run(queue.text("send/send", **names), params)
         return int(pk)
     claimed = claim(queue.unique_window, unique, until, on_conflict, delay, max_wait)
     params["unique"] = arguments.key(unique, "unique")
-    [(pk, conflict)] = queue.run("send/send_once", {**params, **claimed})
+    [(pk, conflict)] = queue.run("send/send_once", {**params, **claimed}, **names)
     return Sent.of(pk, conflict)
 
 
@@ -88,6 +96,7 @@ def send_batch(
     *,
     headers: Sequence[dict[str, Any] | None] | dict[str, Any] | None = None,
     delay: Delay | None = 0,
+    expires: Delay | None = None,
     priority: int = 0,
     group: Sequence[str | None] | str | None = None,
     unique: Sequence[str | None] | None = None,
@@ -104,7 +113,7 @@ def send_batch(
         headers, group: one for all, or a list with one for each body.
         unique: a list with one for each body. Of bodies with the same key, ``"skip"`` sends the
             first, and the others send the last.
-        delay, priority, until, on_conflict, max_wait: one for all, as for :func:`send`.
+        delay, expires, priority, until, on_conflict, max_wait: one for all, as for :func:`send`.
 
     >>> queue("orders").send_batch([{"order": 7}, {"order": 8}])
     [1, 2]
@@ -121,7 +130,11 @@ def send_batch(
             unique, (), count, "unique", partial(arguments.key, name="unique")
         ),
     }
-    params = {"priority": arguments.priority(priority), **arguments.moment(delay)}
+    params = {
+        "priority": arguments.priority(priority),
+        **arguments.moment(delay),
+        **arguments.expiry(expires),
+    }
     if unique is not None or until is not None or on_conflict != "skip" or max_wait is not None:
         claimed = claim(queue.unique_window, unique, until, on_conflict, delay, max_wait)
         if not _all_none(columns["unique_keys"]):
@@ -154,7 +167,8 @@ def _write(
                 "headers": _json_array(columns["headers"]),
                 "group": None if _all_none(groups) else groups,
             }
-            return sorted(pk for (pk,) in queue.run("send/send_batch", values))
+            names = _EXPIRING if "expires_at" in params else {}
+            return sorted(pk for (pk,) in queue.run("send/send_batch", values, **names))
     return _copy(queue, bodies, columns, params)
 
 
@@ -199,6 +213,8 @@ def _copy_rows(
     params: dict[str, Any],
 ) -> None:
     fixed = {"queue_id": str(queue.id), "priority": str(params["priority"])}
+    if "expires_at" in params:
+        [(fixed["expires_at"],)] = queue.run("send/expiry", params)
     start = "\t".join(fixed.values())
     listed = {
         "id": (f"{start}\t{pk}" for pk in ids),

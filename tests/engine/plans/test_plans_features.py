@@ -76,6 +76,23 @@ def begin_all_groups() -> None:
     Message.objects.resolve("orders").opened.run("groups/promote", everything)
 
 
+@pytest.mark.parametrize("analyzed", [False, True])
+def test_archiving_what_expired_in_groups_costs_its_batch(crowded, sql, analyzed):
+    begin_all_groups()
+    sql("UPDATE pgqueue_message SET expires_at = statement_timestamp()")
+    sql("UPDATE pgqueue_deferred SET vt = statement_timestamp()")
+    if analyzed:
+        sql("ANALYZE pgqueue_ready, pgqueue_waiting, pgqueue_message")
+
+    with watched(connection, generic=True) as plans:
+        opened = Message.objects.resolve("orders").opened
+        ended = opened.run("settle/expire_next", {"batch": 100, "max_deliveries": 20})
+
+    assert len(ended) == 100 + 1 + 100, "heads that are ready and due, and those behind them"
+    for plan in plans:
+        plan.check(rows=1_500, buffers=20_000)
+
+
 @pytest.mark.parametrize("read", ["read", "read_grouped", "read_grouped_rr"])
 @pytest.mark.parametrize("analyzed", ["never", "when there was no group", "now"])
 def test_a_grouped_read_costs_its_batch(crowded, sql, read, analyzed):
