@@ -150,7 +150,10 @@ PUBLIC: dict[str, list[str]] = {
         "make_tables",
         "travel",
     ],
-    "django_pgqueue.types": ["Delay", "Maintained", "Metrics", "Receipt", "Settled", "State"],
+    "django_pgqueue.types": [
+        *("Delay", "Maintained", "Metrics", "OnConflict", "Receipt", "Sent", "Settled", "State"),
+        "Until",
+    ],
     "django_pgqueue.worker.context": ["Context"],
 }
 

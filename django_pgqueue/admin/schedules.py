@@ -141,7 +141,7 @@ class ScheduleForm(generic.ModelForm):
         model = Schedule
         fields = [
             *("name", "queue", "paused", "cron", "interval", "time_zone", "missed"),
-            *("body", "priority", "expires"),
+            *("body", "priority", "expires", "unique_key", "until"),
         ]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -163,7 +163,10 @@ class ScheduleAdmin(PageAdmin):
     fieldsets = [
         (None, {"fields": ["name", "queue", "paused"]}),
         (gettext_lazy("When"), {"fields": ["cron", "interval", "time_zone", "missed"]}),
-        (gettext_lazy("Message"), {"fields": ["body", "priority", "expires"]}),
+        (
+            gettext_lazy("Message"),
+            {"fields": ["body", "priority", "expires", "unique_key", "until"]},
+        ),
         (gettext_lazy("Runs"), {"fields": [*readonly_fields]}),
     ]
 

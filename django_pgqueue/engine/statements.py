@@ -26,7 +26,7 @@ _HEADING = re.compile(r"^-- \{([\w/]+)\}.*\n(?:--.*\n)*", re.MULTILINE)
 _DEFAULTS = {"own_transaction": "false", "expires_at": "", "expires": ""}
 
 # The last clause of a statement that writes and returns ids.
-_RETURNED_ID = re.compile(r"(RETURNING|SELECT) id( FROM \w+)?\s*$")
+_RETURNED_ID = re.compile(r"(RETURNING|SELECT) id((?:, \w+)*(?: FROM \w+)?)\s*$")
 
 
 class Part(str):

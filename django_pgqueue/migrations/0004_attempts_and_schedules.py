@@ -135,6 +135,25 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "unique_key",
+                    models.TextField(
+                        blank=True,
+                        default="",
+                        help_text="While a message holds this key, no second one is sent; empty: "
+                        "each is sent.",
+                    ),
+                ),
+                (
+                    "until",
+                    models.TextField(
+                        blank=True,
+                        choices=[("started", "It has started"), ("done", "It is done")],
+                        default="",
+                        help_text="How long a message holds the key; empty: the queue's unique "
+                        "window.",
+                    ),
+                ),
+                (
                     "declared",
                     models.JSONField(
                         editable=False,
@@ -194,6 +213,7 @@ class Migration(migrations.Migration):
                     ("COMPLETED", "Completed"),
                     ("FAILED", "Failed"),
                     ("CANCELLED", "Cancelled"),
+                    ("REPLACED", "Replaced"),
                     ("EXPIRED", "Expired"),
                 ]
             ),

@@ -19,7 +19,7 @@ def send(queue: OpenQueue, /, body: Any, *, headers: Any = None, **options: Any)
         headers = _carried(queue, headers)
     pk = sending.send(queue, body, headers=headers, **options)
     if signals.messages_sent.receivers:
-        signals.messages_sent.send(queue.name, ids=[pk])
+        _announce(queue, [pk])
     return pk
 
 
@@ -32,7 +32,7 @@ def send_batch(
         headers = _carried_by_each(queue, headers, len(bodies))
     ids = sending.send_batch(queue, bodies, headers=headers, **options)
     if signals.messages_sent.receivers:
-        signals.messages_sent.send(queue.name, ids=ids)
+        _announce(queue, ids)
     return ids
 
 
@@ -43,6 +43,13 @@ def announce_ended(queue: OpenQueue, found: Sequence[Delivery]) -> None:
             signals.messages_exhausted.send_robust(queue.name, receipts=found.exhausted)
         if found.expired:
             signals.messages_expired.send_robust(queue.name, ids=found.expired)
+
+
+def _announce(queue: OpenQueue, ids: Sequence[int]) -> None:
+    """Send ``messages_sent`` for the messages that were not skipped as duplicates."""
+    written = [pk for pk in ids if getattr(pk, "conflict", None) != "skipped"]
+    if written:
+        signals.messages_sent.send(queue.name, ids=written)
 
 
 def _carried(queue: OpenQueue, headers: Any, count: int = 1) -> Any:

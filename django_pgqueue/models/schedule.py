@@ -270,6 +270,17 @@ class Schedule(models.Model):
         blank=True,
         help_text="A message is not handled later than this after it was sent; empty: at any time.",
     )
+    unique_key: columns.Text = models.TextField(
+        blank=True,
+        default="",
+        help_text="While a message holds this key, no second one is sent; empty: each is sent.",
+    )
+    until: columns.Text = models.TextField(
+        choices=[("started", "It has started"), ("done", "It is done")],
+        blank=True,
+        default="",
+        help_text="How long a message holds the key; empty: the queue's unique window.",
+    )
     declared: columns.JSON = models.JSONField(
         null=True, editable=False, help_text="The declaration in the code, if there is one."
     )
@@ -379,17 +390,22 @@ class Schedule(models.Model):
             connections[alias].cursor() as cursor,
             settings_for(cursor, lock_timeout=milliseconds(_PATIENCE)),
         ):
-            queue(self.queue.name, using=alias).send_batch(
+            key, until = self._claim
+            ids = queue(self.queue.name, using=alias).send_batch(
                 [self.body] * len(ticks),
                 headers=[self._header(tick) for tick in ticks],
                 priority=self.priority,
                 expires=self.expires,
+                unique=None if key is None else [key] * len(ticks),
+                until=until,
             )
         self._update(next_run_at=next_run_at, last_run_at=ticks[-1], error="")
-        return len(ticks)
+        return sum(getattr(pk, "conflict", None) is None for pk in ids)
 
     def run(self) -> int:
         """Send a message now, and leave the ticks unchanged. Returns the message's id.
+
+        If a message holds the schedule's unique key, returns that one's id.
 
         >>> Schedule.objects.get(name="nightly").run()
         4711
@@ -399,7 +415,20 @@ class Schedule(models.Model):
         alias = str(self._state.db)
         header = self._header(_now(alias))
         bound = queue(self.queue.name, using=alias)
-        return bound.send(self.body, headers=header, priority=self.priority, expires=self.expires)
+        key, until = self._claim
+        return bound.send(
+            self.body,
+            headers=header,
+            expires=self.expires,
+            priority=self.priority,
+            unique=key,
+            until=until,
+        )
+
+    @property
+    def _claim(self) -> tuple[str | None, Any]:
+        """The arguments unique and until of its sends."""
+        return (self.unique_key, self.until or None) if self.unique_key else (None, None)
 
     def _header(self, tick: dt.datetime) -> dict[str, Any]:
         return {"x-schedule": {"name": self.name, "at": tick.isoformat()}}
@@ -444,6 +473,8 @@ class Schedule(models.Model):
     def _check(self) -> None:
         if bool(self.cron) == (self.interval is not None):
             raise InvalidArgument("a schedule has either a cron expression or an interval")
+        if self.until and not self.unique_key:
+            raise InvalidArgument("until needs a unique key")
         cron.zone(self.time_zone)
         if self.missed not in Missed.values:
             raise InvalidArgument(

@@ -26,6 +26,7 @@ from django_pgqueue.tasks.framework import (
     task_enqueued,
 )
 from django_pgqueue.tasks.results import body_of, load, new_result
+from django_pgqueue.types import Until
 
 _OWN_OPTIONS = ("async_queues", "consume", "database")
 #: Options of ``@consumer`` that a backend's OPTIONS cannot set.
@@ -40,6 +41,8 @@ class TaskMessage(NamedTuple):
     body: dict[str, Any]
     priority: int
     expires: float | dt.timedelta | None
+    unique: str | None
+    until: Until | None
 
 
 class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
@@ -95,9 +98,16 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
     def message_of(self, task: Task[..., Any], args: Any, kwargs: Any) -> TaskMessage:
         """Return the message that runs a task. Schedules send it."""
         self.validate_task(task)
-        body = body_of(task, *_plain(args, kwargs))
-        database = self.options.get("database")
-        return TaskMessage(task.queue_name, database, body, task.priority, _expires(task))
+        args, kwargs = _plain(args, kwargs)
+        return TaskMessage(
+            task.queue_name,
+            self.options.get("database"),
+            body_of(task, args, kwargs),
+            task.priority,
+            _expires(task),
+            _key(task, "unique", args, kwargs),
+            getattr(task, "until", None),
+        )
 
     def enqueue(  # type: ignore[override]
         self, task: Task[..., Any], args: Any, kwargs: dict[str, Any]
@@ -108,21 +118,20 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         """
         self.validate_task(task)
         args, kwargs = _plain(args, kwargs)
-        unique = _key(task, "unique", args, kwargs)
         with self._naming_command(task.queue_name):
-            message_id = queue(task.queue_name, using=self.database).send(
+            sent = queue(task.queue_name, using=self.database).send(
                 body_of(task, args, kwargs),
                 delay=_delay(task),
                 expires=_expires(task),
                 priority=task.priority,
                 group=_key(task, "group", args, kwargs),
-                unique=unique,
+                unique=_key(task, "unique", args, kwargs),
+                **getattr(task, "claims", {}),
             )
-        if unique is None:
-            result = new_result(task, str(message_id), args, kwargs, enqueued_at=timezone.now())
+        if getattr(sent, "conflict", None) == "skipped":
+            result = self.get_result(str(sent))  # of the earlier run that holds the key
         else:
-            # The message may be that of an earlier run with the same unique key.
-            result = self.get_result(str(message_id))
+            result = new_result(task, str(sent), args, kwargs, enqueued_at=timezone.now())
         task_enqueued.send(type(self), task_result=result)
         return result
 
@@ -151,6 +160,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
                 priority=task.priority,
                 group=_keys(task, "group", runs),
                 unique=_keys(task, "unique", runs),
+                **getattr(task, "claims", {}),
             )
         now = timezone.now()
         results = [

@@ -49,7 +49,7 @@ _UNKNOWN_TASK = Exponential(first=5, longest=60, max_attempts=10)
 #: versions only with Django's own backends.
 _REFUSED_OPTION = re.compile(
     r"(\btask|Task\.__init__)\(\) got an unexpected keyword argument "
-    r"'(retry|timeout|expires|group|unique)'"
+    r"'(retry|timeout|expires|group|unique|until|on_conflict|max_wait)'"
 )
 
 
@@ -132,7 +132,7 @@ def _discover() -> None:
             raise
         raise InvalidArgument(
             f"{error}: Django's own @task does not take it here. Write from django_pgqueue.tasks "
-            f"import task, which takes retry, timeout, expires, group and unique"
+            f"import task, which takes it"
         ).with_traceback(error.__traceback__) from None
 
 

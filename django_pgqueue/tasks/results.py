@@ -202,7 +202,7 @@ def _done(done: ArchivedMessage, attempts: Sequence[Attempt]) -> dict[str, Any]:
         "last_attempted_at": _moment(done.last_read_at),
         "finished_at": _moment(done.archived_at),
     }
-    if done.state == State.CANCELLED:
+    if done.state in (State.CANCELLED, State.REPLACED):
         error = done.error or "cancelled"
         return {**times, **_failed(attempts, done.attempts, error, MessageCancelled)}
     if done.state == State.EXPIRED:

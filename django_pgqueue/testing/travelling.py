@@ -16,6 +16,7 @@ _MOMENTS = (
     ("lease", "vt"),
     ("waiting", "vt"),
     ("claim", "until"),
+    ("claim", "first_at"),
 )
 
 

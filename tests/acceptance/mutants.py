@@ -178,6 +178,7 @@ TRANSACTIONS = "tests/acceptance/test_transactions.py"
 UNFLUSHED = "tests/acceptance/test_unflushed.py"
 EXPIRING = "tests/engine/read/test_expiring.py"
 ONCE = "tests/engine/send/test_once.py"
+RACES = "tests/engine/send/test_once_races.py"
 
 MUTANTS = (
     Mutant(
@@ -335,15 +336,134 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "unique-taken-over",
-        "a send takes a unique key over that still counts",
+        "unique-window-forgotten",
+        "a send takes over a unique key whose window still counts",
         (ONCE,),
         (
             Change(
                 f"{DDL}/claim_keys.sql",
-                "SET id = CASE WHEN d.until <= statement_timestamp() THEN excluded.id "
-                "ELSE d.id END,",
-                "SET id = excluded.id,",
+                "RETURN claim.until > statement_timestamp();",
+                "RETURN false;",
+            ),
+        ),
+    ),
+    Mutant(
+        "unique-until-read",
+        "a message holds its key until its first delivery only",
+        (ONCE,),
+        (
+            Change(
+                f"{DDL}/claim_keys.sql",
+                "AND (claim.kind = 'done' OR d.first_read_at IS NULL)",
+                "AND d.first_read_at IS NULL",
+            ),
+        ),
+    ),
+    Mutant(
+        "unique-past-a-delivery",
+        "a message holds its key after its first delivery",
+        (ONCE,),
+        (
+            Change(
+                f"{DDL}/claim_keys.sql",
+                "(claim.kind = 'done' OR d.first_read_at IS NULL)",
+                "true",
+            ),
+        ),
+    ),
+    Mutant(
+        "unique-without-leases",
+        "a batch lease holds no key",
+        (ONCE,),
+        (
+            Change(
+                f"{DDL}/claim_keys.sql",
+                "claim.kind = 'done' AND EXISTS",
+                "false AND EXISTS",
+            ),
+        ),
+    ),
+    Mutant(
+        "unique-one-look",
+        "the key is not looked at again once its row is locked",
+        (RACES,),
+        (
+            Change(
+                f"{DDL}/claim_keys.sql",
+                "IF old.id IS NOT NULL THEN\n        -- After",
+                "IF false THEN\n        -- After",
+            ),
+        ),
+    ),
+    Mutant(
+        "unique-replaced-in-flight",
+        "a send replaces a message in flight",
+        (ONCE,),
+        (
+            Change(
+                f"{DDL}/claim_keys.sql",
+                " AND state <> 'PROCESSING'\n",
+                "\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "unique-waits-for-readers",
+        "a send that replaces waits for a reader",
+        (RACES,),
+        (
+            Change(
+                f"{DDL}/claim_keys.sql",
+                "FOR UPDATE SKIP LOCKED))\n    RETURNING enqueued_at, NULL",
+                "FOR UPDATE))\n    RETURNING enqueued_at, NULL",
+            ),
+        ),
+    ),
+    Mutant(
+        "unique-done-doubled",
+        "what runs until done gets a second message beside it",
+        (ONCE,),
+        (
+            Change(
+                f"{DDL}/claim_keys.sql",
+                "ELSIF on_conflict = 'skip' OR old.kind <> 'started' THEN",
+                "ELSIF on_conflict = 'skip' THEN",
+            ),
+        ),
+    ),
+    Mutant(
+        "unique-never-at-last",
+        "a debounced message is replaced for ever",
+        (ONCE,),
+        (
+            Change(
+                f"{DDL}/claim_keys.sql",
+                "AND (old.first_at + max_wait > statement_timestamp()) IS NOT FALSE",
+                "AND true",
+            ),
+        ),
+    ),
+    Mutant(
+        "unique-first-forgotten",
+        "each replacement starts max_wait anew",
+        (ONCE,),
+        (
+            Change(
+                f"{DDL}/claim_keys.sql",
+                "new.first_at := old.first_at;",
+                "NULL;",
+            ),
+        ),
+    ),
+    Mutant(
+        "unique-out-of-order",
+        "a batch claims its keys in the order of its messages",
+        (RACES,),
+        (
+            Change(
+                f"{DDL}/claim_keys.sql",
+                "GROUP BY unique_key ORDER BY unique_key",
+                "GROUP BY unique_key ORDER BY min(place)",
             ),
         ),
     ),

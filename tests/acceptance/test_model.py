@@ -49,6 +49,9 @@ quantities = st.integers(1, 5)
 #: Whether the message expires: never, once a rule says so, or before it is read.
 expiries = st.sampled_from([None, None, None, "later", "now"])
 keys = st.sampled_from([None, None, None, "k", "l"])
+untils = st.sampled_from([None, "started", "done"])
+conflicts = st.sampled_from(["skip", "skip", "replace", "delay"])
+OUTCOMES = {"replace": "replaced", "delay": "delayed"}
 picks = st.integers(0, 999)
 some = st.lists(picks, min_size=1, max_size=3)
 
@@ -71,11 +74,15 @@ class Entry:
     #: The time of the last delivery.
     read_at: int = 0
     attempts: int = 0
+    #: Whether it was ever delivered in this queue.
+    delivered: bool = False
     #: Whether it can expire, and whether it has expired.
     expires: bool = False
     expired: bool = False
     #: The queue in which it was dead-lettered, if any.
     source: str | None = None
+    #: Its unique key, and until when it holds it. A message that was moved has none.
+    claim: tuple[str, str] | None = None
 
     def copy_to(self, queue: str) -> Entry:
         """A copy as it arrives in another queue: its delivery count restarts, and it does not
@@ -93,6 +100,10 @@ class Entry:
     @property
     def exhausted(self) -> bool:
         return self.queue == "main" and self.read_ct >= MAX_DELIVERIES
+
+    @property
+    def may_be_replaced(self) -> bool:
+        return self.place != "deferred" or not self.leased
 
     @property
     def state(self) -> str:
@@ -117,7 +128,8 @@ class Model:
         self.archive: dict[int, tuple[str, str]] = {}
         self.gone: set[int] = set()
         self.lines: dict[tuple[str, str | None], Line] = {}
-        self.claims: dict[tuple[str, str], int] = {}
+        #: The last message with each key of a queue, and until when it holds it.
+        self.claims: dict[tuple[str, str], tuple[int, str]] = {}
 
     def within(self, queue: str, place: str | None = None) -> list[Entry]:
         return [
@@ -176,6 +188,15 @@ class Model:
         following = min([*out[:1], *(each.id for each in behind[:1])])
         return entry.id == following or (
             entry.place == "deferred" and self.live[following].read_at == entry.read_at
+        )
+
+    def holds(self, queue: str, key: str) -> bool:
+        """Whether a message holds a key."""
+        pk, kind = self.claims.get((queue, key), (0, "done"))
+        entry = self.live.get(pk)
+        is_there = entry is not None and entry.queue == queue
+        return kind == "window" or bool(
+            is_there and entry and (kind == "done" or not entry.delivered)
         )
 
     def keep(self, entry: Entry, state: str) -> None:
@@ -249,6 +270,7 @@ class Model:
 
     def lease(self, entry: Entry, receipt: Receipt) -> None:
         entry.place, entry.due, entry.leased = "deferred", False, True
+        entry.delivered = True
         entry.read_ct += 1
         entry.read_at = receipt.read_at
 
@@ -308,17 +330,51 @@ class QueueMachine(RuleBasedStateMachine):
 
     # Sending
 
+    def claim(self, queue: str, key: str, sent: Any, kind: str, on_conflict: str) -> None:
+        """Check what a send with a key did, and do the same to the model."""
+        pk, held_by = self.model.claims.get((queue, key), (0, ""))
+        entry, expected = self.model.live.get(pk), None
+        if self.model.holds(queue, key):
+            replaces = on_conflict != "skip" and entry is not None and entry.queue == queue
+            if replaces and entry is not None and entry.may_be_replaced:
+                expected = OUTCOMES[on_conflict]
+                self.model.leave([entry])
+                self.model.keep(entry, "REPLACED")
+            elif on_conflict == "skip" or held_by != "started":
+                expected = "skipped"
+        assert sent.conflict == expected
+        if expected == "skipped":
+            assert sent == pk, "the id of the message that holds the key"
+        else:
+            self.model.claims[queue, key] = int(sent), kind
+
     def expect_sent(
-        self, queue: str, pk: int, key: str | None, body: Any, due: bool, **facts: Any
+        self,
+        queue: str,
+        sent: list[Any],
+        each: list[tuple[Any, str | None, str | None]],
+        until: str | None,
+        on_conflict: str,
+        **facts: Any,
     ) -> None:
-        if key is not None:
-            first = self.model.claims.setdefault((queue, key), pk)
-            assert pk == first, "a unique key returns the id of the first"
-            if pk in self.model.live or pk in self.model.archive or pk in self.model.gone:
-                return
-        known = [*self.model.live, *self.model.archive, *self.model.gone]
-        assert pk > max(known, default=0)
-        self.model.arrive(Entry(pk, queue, body, due=due, place="", **facts))
+        """Check the results for messages of a body, a group and a key each."""
+        kind = until or ("window" if on_conflict == "skip" else "started")
+        keys = [key for _, _, key in each]
+        for key in sorted({key for key in keys if key is not None}):
+            places = [place for place, other in enumerate(keys) if other == key]
+            chosen = places.pop(0 if on_conflict == "skip" else -1)
+            self.claim(queue, key, sent[chosen], kind, on_conflict)
+            assert {(sent[place], sent[place].conflict) for place in places} <= {
+                (sent[chosen], "skipped")
+            }
+        for pk, (body, group, key) in zip(sent, each, strict=True):
+            if getattr(pk, "conflict", None) == "skipped":
+                continue
+            known = [*self.model.live, *self.model.archive, *self.model.gone]
+            assert pk > max(known, default=0)
+            claim = None if key is None else (key, kind)
+            entry = Entry(int(pk), queue, body, group=group, place="", claim=claim, **facts)
+            self.model.arrive(entry)
 
     @rule(
         queue=queues,
@@ -327,6 +383,8 @@ class QueueMachine(RuleBasedStateMachine):
         key=keys,
         later=st.booleans(),
         expiry=expiries,
+        until=untils,
+        on_conflict=conflicts,
     )
     def send(
         self,
@@ -336,8 +394,12 @@ class QueueMachine(RuleBasedStateMachine):
         key: str | None,
         later: bool,
         expiry: str | None,
+        until: Any,
+        on_conflict: Any,
     ) -> None:
         self.sent += 1
+        later |= on_conflict == "delay" and key is not None
+        options = {} if key is None else {"until": until, "on_conflict": on_conflict}
         pk = Message.objects.send(
             self.names[queue],
             self.sent,
@@ -346,9 +408,11 @@ class QueueMachine(RuleBasedStateMachine):
             priority=priority,
             group=group,
             unique=key,
+            **options,
         )
-        facts = {"priority": priority, "group": group, **_expiry(expiry)}
-        self.expect_sent(queue, pk, key, self.sent, not later, **facts)
+        each = [(self.sent, group, key)]
+        facts = {"due": not later, "priority": priority, **_expiry(expiry)}
+        self.expect_sent(queue, [pk], each, until, on_conflict, **facts)
 
     @rule(
         queue=queues,
@@ -356,6 +420,8 @@ class QueueMachine(RuleBasedStateMachine):
         priority=priorities,
         later=st.sampled_from([False, False, True]),
         expiry=expiries,
+        until=untils,
+        on_conflict=conflicts,
     )
     def send_batch(
         self,
@@ -364,9 +430,12 @@ class QueueMachine(RuleBasedStateMachine):
         priority: int,
         later: bool,
         expiry: str | None,
+        until: Any,
+        on_conflict: Any,
     ) -> None:
         bodies = [self.sent + place for place in range(1, len(each) + 1)]
         self.sent += len(each)
+        later |= on_conflict == "delay"
         pks = Message.objects.send_batch(
             self.names[queue],
             bodies,
@@ -375,11 +444,27 @@ class QueueMachine(RuleBasedStateMachine):
             priority=priority,
             group=[group for group, _ in each],
             unique=[key for _, key in each],
+            until=until,
+            on_conflict=on_conflict,
         )
-        assert len(pks) == len(each)
-        for pk, body, (group, key) in zip(pks, bodies, each, strict=True):
-            facts = {"priority": priority, "group": group, **_expiry(expiry)}
-            self.expect_sent(queue, pk, key, body, not later, **facts)
+        sent = [(body, group, key) for body, (group, key) in zip(bodies, each, strict=True)]
+        facts = {"due": not later, "priority": priority, **_expiry(expiry)}
+        self.expect_sent(queue, pks, sent, until, on_conflict, **facts)
+
+    @rule()
+    def keys_are_swept(self) -> None:
+        """All windows expire, and maintenance deletes the keys that no message holds."""
+        run_sql(
+            "UPDATE pgqueue_claim SET until = statement_timestamp() WHERE queue_id = ANY(%s)",
+            [list(self.ids)],
+        )
+        for name in self.names.values():
+            BoundQueue(name).maintain()
+        windows = [at for at, (_, kind) in self.model.claims.items() if kind == "window"]
+        for at in windows:
+            del self.model.claims[at]
+        for at in [at for at in self.model.claims if not self.model.holds(*at)]:
+            del self.model.claims[at]
 
     # Reading
 
@@ -817,6 +902,15 @@ class QueueMachine(RuleBasedStateMachine):
         held |= {pk: queue for pk, (queue, _) in self.model.archive.items()}
         assert [(pk, self.ids[q]) for pk, q in bodies] == sorted(held.items())
         assert not self.model.gone & set(held)
+
+    @invariant()
+    def no_two_messages_hold_one_key(self) -> None:
+        holding = [
+            (e.queue, e.claim[0])
+            for e in self.model.live.values()
+            if e.claim and (e.claim[1] == "done" or (e.claim[1] == "started" and not e.delivered))
+        ]
+        assert len(holding) == len(set(holding))
 
     @invariant()
     def each_group_has_one_head_or_will_get_one(self) -> None:

@@ -31,8 +31,10 @@ def send_in_every_way(name: str) -> None:
     orders.send({"order": 2}, delay=60, priority=5, headers={"by": "web"})
     orders.send({"order": 3}, group="customer-7")
     orders.send({"order": 4}, unique="four")
-    orders.send({"order": 4}, unique="four")
-    orders.send_batch([5, 6])
+    orders.send({"order": 4}, unique="four", until="started")
+    for until in ("started", "done"):
+        orders.send({"order": 5}, unique="five", until=until)
+    orders.send_batch([6])
     orders.send_batch([7, 8], group="customer-7", unique=["seven", "eight"])
 
 
@@ -67,6 +69,20 @@ def test_a_sender_publishes_and_sends_by_plain_sql(role, queues):
             run_sql(f"INSERT INTO {table} (queue_id, body) VALUES (%s, '2')", [pk])
 
     assert queue("orders").metrics().length == 3
+
+
+@pytest.mark.parametrize("kind", ["sender", "consumer"])
+def test_a_role_that_may_consume_replaces_messages(role, queues, kind):
+    first = queue("orders").send(1, unique="k", until="done")
+    call("pgqueue_grants", "--role", role, "--for", kind, "--queue", "orders", "--apply")
+
+    with acting(role):
+        if kind == "sender":
+            refused(lambda: queue("orders").send(2, unique="k", on_conflict="replace"))
+        else:
+            assert queue("orders").send(2, unique="k", on_conflict="replace") > first
+
+    assert queue("orders").metrics().length == 1
 
 
 def test_a_sender_can_do_nothing_else(role, queues):

@@ -221,6 +221,20 @@ def test_key_that_was_sent_before_is_not_sent_again(spark: Any, url: str, orders
     assert staged(url) == 0
 
 
+@pytest.mark.parametrize(("option", "left"), [("skip", [0]), ("replace", [1])])
+def test_a_key_is_held_until_the_option_until_says(
+    spark: Any, url: str, orders: Queue, option: str, left: list[int]
+) -> None:
+    Message.objects.send("orders", {"id": 0}, unique="a", until="done")
+    frame = spark.createDataFrame([('{"id": 1}', "a")], "body string, unique_key string")
+
+    save(frame, url, until="done", onConflict=option)
+
+    assert [m.body["id"] for m in Message.objects.read("orders", qty=9)] == left
+    save(frame, url, until="done", onConflict=option)
+    assert Message.objects.read("orders") == []
+
+
 def test_unique_key_counts_as_long_as_one_that_was_sent(
     spark: Any, url: str, orders: Queue
 ) -> None:

@@ -137,6 +137,23 @@ def test_a_key_can_be_given_for_one_call(backend):
     assert sample.noop.enqueue().id != once.enqueue().id
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_a_task_holds_its_key_as_its_options_say(backend, many):
+    each = task(unique="{one}", until="done", on_conflict="replace")(sample.add.func)
+
+    def enqueue(one: int, two: int) -> str:
+        return (each.enqueue_many([[one, two]])[0] if many else each.enqueue(one, two)).id
+
+    first, second = enqueue(1, 2), enqueue(1, 3)
+
+    assert first != second
+    [left] = LiveMessage.objects.all()
+    assert str(left.pk) == second
+    assert default_task_backend.get_result(first).status == TaskResultStatus.FAILED
+    queue("default").read()
+    assert enqueue(1, 4) == second, "what runs is not replaced"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -148,6 +165,9 @@ def test_a_key_can_be_given_for_one_call(backend):
         ({"group": "{nobody}"}, "names 'nobody', which is no argument of add: it has one, two"),
         ({"unique": "{}"}, "names 'no', which is no argument"),
         ({"unique": "{one"}, "cannot be filled in"),
+        ({"until": "done"}, "need unique="),
+        ({"unique": "k", "until": "never"}, "until must be"),
+        ({"unique": "k", "max_wait": 5}, "max_wait needs on_conflict"),
         ({"priority": 200}, "priority must be"),
     ],
 )

@@ -149,7 +149,7 @@ def replay(
     id. The archive does not change.
 
     Arguments:
-        state: only COMPLETED, FAILED, CANCELLED or EXPIRED messages.
+        state: only COMPLETED, FAILED, CANCELLED, REPLACED or EXPIRED messages.
         to, ids, conditional, rate, progress: as for :func:`redrive`.
 
     >>> queue("orders").replay(state=State.FAILED)

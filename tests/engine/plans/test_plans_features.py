@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import product
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from django_pgqueue.models import Binding, BoundQueue, Message
 from tests.engine.plans.plans import watched
 
 Sql = Callable[..., list[tuple[Any, ...]]]
+
+EMPTY = "when there was no key"
 
 
 @pytest.fixture
@@ -259,31 +262,39 @@ def test_dead_lettering_costs_what_dies(dead, sql, analyzed):
         plan.check(rows=1000, buffers=8000)
 
 
-@pytest.mark.parametrize("analyzed", ["never", "when there was no key", "now"])
-@pytest.mark.parametrize("planned", ["now", "when there was no key"])
-def test_a_send_with_a_key_costs_the_same_with_many_keys(db, sql, analyzed, planned):
+@pytest.mark.parametrize(
+    ("analyzed", "planned", "until"),
+    [
+        *product(["never", EMPTY, "now"], ["now", EMPTY], [None]),
+        *product(["never"], [EMPTY], ["started", "done"]),
+    ],
+)
+def test_a_send_with_a_key_costs_the_same_with_many_keys(db, sql, analyzed, planned, until):
     sql("TRUNCATE pgqueue_claim")
-    if analyzed == "when there was no key":
+    if analyzed == EMPTY:
         sql("ANALYZE pgqueue_claim")
     for name in ("mails", "orders"):
         Message.objects.create_queue(name)
-        if planned == "when there was no key":
+        if planned == EMPTY:
             for n in range(10):  # PL/pgSQL caches a plan from the sixth call on
-                Message.objects.send(name, n, unique=f"early{n}")
+                Message.objects.send(name, n, unique=f"early{n}", until=until)
         keys = [f"k{n}" for n in range(20_000)]
-        Message.objects.send_batch(name, keys, unique=keys)
+        Message.objects.send_batch(name, keys, unique=keys, until=until)
     orders = BoundQueue("orders")
     if analyzed == "now":
         sql("ANALYZE pgqueue_claim")
 
     with watched(connection) as plans:
-        new = orders.send(1, unique="new")
+        new = orders.send(1, unique="new", until=until)
         assert orders.send(1, unique="new") == new
         assert orders.send(1, unique="k7") < new
+        assert orders.send(1, unique="k8", on_conflict="replace") > new
 
     for plan in plans:
         plan.check(rows=10, buffers=150)
 
+    if until is not None:
+        return
     sql("UPDATE pgqueue_claim SET until = statement_timestamp() - interval '1 second'")
     with watched(connection) as plans:
         assert orders.send(1, unique="k7") > new
