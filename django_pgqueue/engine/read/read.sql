@@ -116,9 +116,7 @@ SELECT NULL::text, t.id, t.read_ct,
        m.body, m.headers, t.enqueued_at, t.priority, t.group_key, t.attempts,
        (extract(epoch FROM t.vt) * 1000000::numeric)::bigint,
        (extract(epoch FROM t.first_read_at) * 1000000::numeric)::bigint, m.scheduled_at
-FROM taken t CROSS JOIN LATERAL (
-    SELECT body, headers, scheduled_at FROM {message} m
-    WHERE m.id = t.id AND m.enqueued_at = t.enqueued_at OFFSET 0) m
+FROM taken t {read/bodies}
 WHERE {leases/unflushed}
 UNION ALL
 SELECT CASE WHEN blocked THEN 'blocked' ELSE 'exhausted' END, id, read_ct,

@@ -34,8 +34,5 @@ WITH taken AS (
 SELECT NULL::text, t.id, 1, now.us, m.body, m.headers, t.enqueued_at, t.priority, t.group_key, 0,
        now.us + (SELECT (extract(epoch FROM %(vt)s::interval) * 1000000::numeric)::bigint), now.us
 FROM (SELECT (extract(epoch FROM statement_timestamp()) * 1000000::numeric)::bigint AS us) now
-CROSS JOIN taken t
-CROSS JOIN LATERAL (
-    SELECT body, headers FROM {message} m
-    WHERE m.id = t.id AND m.enqueued_at = t.enqueued_at OFFSET 0) m
+CROSS JOIN taken t {read/bodies}
 WHERE {leases/unflushed}
