@@ -10,9 +10,9 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from django_pgqueue.ddl.names import PARENTS, own_table, wake_sequence
+from django_pgqueue.ddl.names import PARENTS
 
-__all__ = ["KINDS", "copy", "extend", "inherit", "role_exists", "statements"]
+__all__ = ["INHERITED", "KINDS", "copy", "extend", "inherit", "role_exists", "statements"]
 
 _KEPT = "SELECT, INSERT, UPDATE, DELETE"
 
@@ -105,6 +105,29 @@ _MARKS = (
     ("sender", "pgqueue_ready", "INSERT"),
 )
 
+_RIGHTS_OF_OTHERS = """(
+    SELECT c.oid AS id,
+           a.privilege_type || coalesce(' (' || quote_ident(a.attname) || ')', '') AS privilege,
+           CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
+               AS role,
+           CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END AS option
+    FROM pg_class c CROSS JOIN LATERAL (
+        SELECT NULL::name AS attname, e.* FROM aclexplode(c.relacl) e UNION ALL
+        SELECT t.attname, e.* FROM pg_attribute t, aclexplode(t.attacl) e
+        WHERE t.attrelid = c.oid AND NOT t.attisdropped) a
+    WHERE a.grantee <> c.relowner) r"""
+
+#: The GRANTs on the tables of a new queue. A right to INSERT is one to wake consumers, too.
+INHERITED = f"""
+SELECT concat('GRANT ', privilege, ' ON ', p.parent, '_q', %(queue_id)s::integer, ' TO ', role, option)
+FROM unnest(ARRAY{list(PARENTS)}) AS p (parent)
+JOIN {_RIGHTS_OF_OTHERS} ON r.id = p.parent::regclass
+UNION
+SELECT concat('GRANT ', CASE WHEN starts_with(privilege, 'INSERT') THEN 'SELECT, UPDATE' ELSE 'SELECT' END,
+              ' ON SEQUENCE pgqueue_wake_q', %(queue_id)s::integer, ' TO ', role)
+FROM {_RIGHTS_OF_OTHERS} WHERE id = 'pgqueue_message'::regclass
+ORDER BY 1"""
+
 _OWN = re.compile(r"(message|archive|wake)_q(\d+)")
 
 
@@ -178,15 +201,9 @@ def _of(kind: str, base: str) -> str | None:
 
 def inherit(cursor: Any, queue_id: int) -> None:
     """Give the tables of a new queue the rights that roles have on those of all queues."""
-    number = int(queue_id)
-    for parent in PARENTS:
-        copy(cursor, parent, own_table(parent, number))
-    wakes = {
-        ("SELECT, UPDATE" if rights.startswith("INSERT") else "SELECT", role)
-        for rights, role, _ in _rights_of_others(cursor, "pgqueue_message")
-    }
-    for rights, role in sorted(wakes):
-        cursor.execute(f"GRANT {rights} ON SEQUENCE {wake_sequence(number)} TO {role}")
+    cursor.execute(INHERITED, {"queue_id": int(queue_id)})
+    for (grant,) in cursor.fetchall():
+        cursor.execute(grant)
 
 
 def extend(cursor: Any, tables: Collection[str]) -> None:
@@ -216,14 +233,8 @@ def _rights_of_others(cursor: Any, table: str) -> list[tuple[str, str, str]]:
     """The rights of roles other than the owner on a table, or on columns of it, and whether they
     may grant them to others."""
     cursor.execute(
-        "SELECT a.privilege_type || coalesce(' (' || quote_ident(a.attname) || ')', ''), "
-        "CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END, "
-        "CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END "
-        "FROM pg_class c CROSS JOIN LATERAL ("
-        "SELECT NULL::name AS attname, e.* FROM aclexplode(c.relacl) e UNION ALL "
-        "SELECT t.attname, e.* FROM pg_attribute t, aclexplode(t.attacl) e "
-        "WHERE t.attrelid = c.oid AND NOT t.attisdropped) a "
-        "WHERE c.oid = %s::regclass AND a.grantee <> c.relowner ORDER BY 1, 2",
+        f"SELECT privilege, role, option FROM {_RIGHTS_OF_OTHERS} WHERE id = %s::regclass "
+        "ORDER BY 1, 2",
         [table],
     )
     return list(cursor.fetchall())
