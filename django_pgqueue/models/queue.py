@@ -14,7 +14,7 @@ from django.db.models.functions import Lower
 from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue import arguments, ddl, errors
+from django_pgqueue import arguments, ddl, errors, pgmq
 from django_pgqueue.conf import settings
 from django_pgqueue.ddl import locks
 from django_pgqueue.ddl.names import own_tables
@@ -127,6 +127,13 @@ class QueueManager(models.Manager["Queue"]):
         if any(queue.unlogged for queue in found):
             clear_lost(runner(alias))
         return by_name.get(name.lower())
+
+    def finish_drops(self, alias: str) -> None:
+        """Delete the queues that clients of schema ``pgmq`` have dropped."""
+        with connections[alias].cursor() as cursor:
+            dropped = pgmq.dropped(cursor)
+        if dropped:
+            self.using(alias).filter(pk__in=dropped).delete()
 
     def forget(self, name: str, alias: str) -> None:
         """Remove a queue from the cache."""

@@ -179,6 +179,8 @@ class QueuesManager(models.Manager[M]):
         transaction.
         """
         with self._on_database() as alias:
+            if queues is None:
+                Queue.objects.finish_drops(alias)
             chosen = (
                 list(Queue.objects.using(alias).order_by("name"))
                 if queues is None

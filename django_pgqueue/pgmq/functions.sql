@@ -1,0 +1,1029 @@
+-- PGMQ's public functions, on the functions that statements.py makes of the engine's statements.
+-- docs/pgmq.md has the table of differences. The names of parameters are PGMQ's, so the bodies use
+-- $1, $2: a column of the same name would hide the parameter.
+
+-- ------------------------------------------------------------------ queues
+
+-- An existing queue by its name. Upper and lower case count as equal.
+CREATE OR REPLACE FUNCTION pgmq._open(queue_name text) RETURNS pgmq._opened LANGUAGE plpgsql AS $$
+DECLARE
+    opened pgmq._opened;
+    is_unlogged boolean;
+BEGIN
+    SELECT q.id, q.name, coalesce(o.base, 0), q.max_deliveries, q.dead_letter_queue_id, q.unlogged
+    INTO opened.id, opened.name, opened.base, opened.max_deliveries, opened.dead_id, is_unlogged
+    FROM pgqueue_queue q
+    LEFT JOIN pgmq._queue o ON o.queue_id = q.id AND o.created_at = q.created_at
+    WHERE lower(q.name) = lower($1);
+    IF NOT FOUND THEN
+        PERFORM pgmq.format_table_name($1, 'q');
+        RAISE EXCEPTION 'relation "pgmq.q_%" does not exist', lower($1)
+            USING ERRCODE = 'undefined_table', HINT = 'Make the queue: SELECT pgmq.create(...)';
+    END IF;
+    IF is_unlogged THEN
+        PERFORM pgqueue_clear_lost(opened.id);
+    END IF;
+    RETURN opened;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.format_table_name(queue_name text, prefix text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF $1 ~ '\$|;|--|''' THEN
+        RAISE EXCEPTION 'queue name contains invalid characters: $, ;, --, or \''';
+    END IF;
+    RETURN lower($2 || '_' || $1);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.validate_queue_name(queue_name text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF length($1) > 47 THEN
+        RAISE EXCEPTION 'queue name is too long, maximum length is 47 characters';
+    END IF;
+    PERFORM pgmq.format_table_name($1, 'q');
+    IF $1 !~ '^[A-Za-z0-9_.-]+$' THEN
+        RAISE EXCEPTION 'queue name "%" is not valid: use 1 to 47 of A-Z a-z 0-9 _ . -', $1;
+    END IF;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq._create(queue_name text, is_unlogged boolean) RETURNS integer
+LANGUAGE plpgsql AS $$
+DECLARE
+    made integer;
+    low text := lower($1);
+    statement text;
+BEGIN
+    PERFORM pgmq.validate_queue_name($1);
+    INSERT INTO pgqueue_queue ({columns}, name, unlogged) VALUES ({values}, $1, $2)
+    ON CONFLICT DO NOTHING RETURNING id INTO made;
+    IF made IS NULL THEN
+        RAISE NOTICE 'queue "%" already exists, skipping', $1;
+    ELSE
+        FOREACH statement IN ARRAY CASE WHEN $2 THEN {create_unlogged} ELSE {create_logged} END LOOP
+            EXECUTE format(statement, made);
+        END LOOP;
+        FOR statement IN {inherited} LOOP
+            EXECUTE statement;
+        END LOOP;
+        DELETE FROM pgmq._queue o WHERE NOT EXISTS (
+            SELECT FROM pgqueue_queue q WHERE q.id = o.queue_id AND q.created_at = o.created_at);
+        INSERT INTO pgmq._queue (queue_id, created_at, base)
+        SELECT q.id, q.created_at, (
+            SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM pgqueue_message_id_seq)
+        FROM pgqueue_queue q WHERE q.id = made;
+    END IF;
+    PERFORM pgmq._views(q.name, q.id) FROM pgqueue_queue q WHERE lower(q.name) = low;
+    RETURN made;
+END
+$$;
+
+-- The views of one queue. They call functions: a view on the queue's tables would keep Django from
+-- dropping these.
+CREATE OR REPLACE FUNCTION pgmq._views(queue_name text, queue_id integer) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE format('CREATE OR REPLACE VIEW pgmq.%I AS SELECT * FROM pgmq._live(%s)',
+                   'q_' || lower($1), $2);
+    EXECUTE format('CREATE OR REPLACE VIEW pgmq.%I AS SELECT * FROM pgmq._archived(%s)',
+                   'a_' || lower($1), $2);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq._live(queue_id integer) RETURNS TABLE (
+    msg_id bigint, read_ct integer, enqueued_at timestamptz, last_read_at timestamptz,
+    vt timestamptz, message jsonb, headers jsonb
+) LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY EXECUTE format(
+        'SELECT l.id - pgmq._base(%1$s), l.read_ct, l.enqueued_at, l.last_read_at, l.vt, m.body::jsonb,
+                m.headers::jsonb
+         FROM pgqueue_live l
+         JOIN pgqueue_message_q%1$s m ON m.id = l.id AND m.enqueued_at = l.enqueued_at
+         WHERE l.queue_id = %1$s', $1);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq._archived(queue_id integer) RETURNS TABLE (
+    msg_id bigint, read_ct integer, enqueued_at timestamptz, last_read_at timestamptz,
+    archived_at timestamptz, vt timestamptz, message jsonb, headers jsonb
+) LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY EXECUTE format(
+        'SELECT a.id - pgmq._base(%1$s), a.read_ct, a.enqueued_at, a.last_read_at, a.archived_at,
+                a.archived_at, m.body::jsonb, m.headers::jsonb
+         FROM pgqueue_archive_q%1$s a
+         JOIN pgqueue_message_q%1$s m ON m.id = a.id AND m.enqueued_at = a.enqueued_at', $1);
+END
+$$;
+
+-- msg_id is the id less this.
+CREATE OR REPLACE FUNCTION pgmq._base(queue_id integer) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN coalesce((SELECT o.base FROM pgmq._queue o JOIN pgqueue_queue q
+                     ON q.id = o.queue_id AND q.created_at = o.created_at WHERE q.id = $1), 0);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.create_non_partitioned(queue_name text) RETURNS void
+LANGUAGE plpgsql AS $$ BEGIN PERFORM pgmq._create($1, false); END $$;
+
+CREATE OR REPLACE FUNCTION pgmq.create(queue_name text) RETURNS void
+LANGUAGE plpgsql AS $$ BEGIN PERFORM pgmq._create($1, false); END $$;
+
+CREATE OR REPLACE FUNCTION pgmq.create_unlogged(queue_name text) RETURNS void
+LANGUAGE plpgsql AS $$ BEGIN PERFORM pgmq._create($1, true); END $$;
+
+-- Archived messages are kept for the retention interval, if it is one of time. Partitions are made by
+-- manage.py pgqueue_partition.
+CREATE OR REPLACE FUNCTION pgmq.create_partitioned(
+    queue_name text, partition_interval text DEFAULT '10000',
+    retention_interval text DEFAULT '100000', premake integer DEFAULT 4
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    made integer := pgmq._create($1, false);
+BEGIN
+    IF $3 !~ '^\d+$' THEN
+        UPDATE pgqueue_queue SET retention = $3::interval WHERE id = made;
+    END IF;
+    RAISE NOTICE 'queue "%" has no partitions yet: run manage.py pgqueue_partition', $1;
+END
+$$;
+
+-- Takes no lock on tables that other queues share: the next maintenance drops the tables.
+CREATE OR REPLACE FUNCTION pgmq.drop_queue(queue_name text) RETURNS boolean LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    q record;
+    sources text;
+BEGIN
+    PERFORM pgmq.format_table_name($1, 'q');
+    SELECT id, name, created_at INTO q FROM pgqueue_queue WHERE lower(name) = lower($1) FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE NOTICE 'pgmq queue `%` does not exist', $1;
+        RETURN false;
+    END IF;
+    SELECT string_agg(name, ', ') INTO sources FROM pgqueue_queue
+    WHERE dead_letter_queue_id = q.id AND id <> q.id;
+    IF sources IS NOT NULL THEN
+        RAISE EXCEPTION 'queue "%" takes the dead letters of %: drop these first', $1, sources;
+    END IF;
+    EXECUTE format('DROP VIEW IF EXISTS pgmq.%I, pgmq.%I', 'q_' || lower($1), 'a_' || lower($1));
+    DELETE FROM pgmq.topic_bindings WHERE lower(queue_name) = lower($1);
+    UPDATE pgqueue_queue SET name = 'dropped-' || id, paused = true WHERE id = q.id;
+    INSERT INTO pgmq._queue (queue_id, created_at, dropped) VALUES (q.id, q.created_at, true)
+    ON CONFLICT (queue_id) DO UPDATE SET created_at = excluded.created_at, dropped = true;
+    RETURN true;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.drop_queue(queue_name text, partitioned boolean) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE WARNING 'drop_queue(queue_name, partitioned) is deprecated and will be removed in PGMQ v2.0. Use drop_queue(queue_name) instead';
+    PERFORM pgmq.drop_queue($1);
+    RETURN true;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.list_queues() RETURNS SETOF pgmq.queue_record
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY SELECT q.name, q.partition_interval IS NOT NULL, q.unlogged, q.created_at
+    FROM pgqueue_queue q LEFT JOIN pgmq._queue o
+        ON o.queue_id = q.id AND o.created_at = q.created_at
+    WHERE o.dropped IS NOT TRUE ORDER BY q.id;
+END
+$$;
+
+CREATE OR REPLACE VIEW pgmq.meta AS SELECT * FROM pgmq.list_queues();
+
+CREATE OR REPLACE FUNCTION pgmq.purge_queue(queue_name text) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    q pgmq._opened := pgmq._open($1);
+    purged bigint := 0;
+    batch bigint;
+BEGIN
+    LOOP
+        SELECT p.number INTO batch FROM pgmq._purge(q.id, 50000) p;
+        purged := purged + batch;
+        EXIT WHEN batch = 0;
+    END LOOP;
+    RETURN purged;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.detach_archive(queue_name text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE WARNING 'detach_archive(queue_name) is deprecated and is a no-op. It will be removed in PGMQ v2.0. Archive tables are no longer member objects.';
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.convert_archive_partitioned(
+    table_name text, partition_interval text DEFAULT '10000',
+    retention_interval text DEFAULT '100000', leading_partition integer DEFAULT 10
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'these archives are partitioned by manage.py pgqueue_partition'
+        USING ERRCODE = 'feature_not_supported';
+END
+$$;
+
+-- The queue's own indexes serve the grouped reads.
+CREATE OR REPLACE FUNCTION pgmq.create_fifo_index(queue_name text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pgmq._open($1);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.create_fifo_indexes_all() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+END
+$$;
+
+-- ------------------------------------------------------------------ send
+
+CREATE OR REPLACE FUNCTION pgmq._group(headers jsonb) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT nullif($1 ->> 'x-pgmq-group', '')
+$$;
+
+-- The time that a delay given as text stands for: seconds, or a time.
+CREATE OR REPLACE FUNCTION pgmq._moment(delay text) RETURNS timestamptz LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN CASE WHEN $1 ~ '^\s*[+-]?\d+\s*$' THEN clock_timestamp() + make_interval(secs => $1::integer)
+                ELSE $1::timestamptz END;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq._needs_vt(queue_name text, given boolean) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT $2 THEN
+        RAISE EXCEPTION 'null value in column "vt" of relation "q_%" violates not-null constraint',
+            lower($1) USING ERRCODE = 'not_null_violation';
+    END IF;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.send(queue_name text, msg jsonb, headers jsonb, delay timestamptz)
+RETURNS SETOF bigint LANGUAGE plpgsql ROWS 1 AS $$
+DECLARE
+    q pgmq._opened := pgmq._open($1);
+BEGIN
+    PERFORM pgmq._needs_vt($1, $4 IS NOT NULL);
+    RETURN QUERY SELECT s.id - q.base FROM pgmq._send(
+        q.id, p_at => CASE WHEN $4 > clock_timestamp() THEN $4 END, p_body => $2, p_headers => $3,
+        p_group => pgmq._group($3), p_priority => 0::smallint) s;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq._validate_batch_params(msgs jsonb[], headers jsonb[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF $1 IS NULL OR cardinality($1) = 0 THEN
+        RAISE EXCEPTION 'msgs cannot be NULL or empty';
+    END IF;
+    IF $2 IS NOT NULL AND cardinality($2) <> cardinality($1) THEN
+        RAISE EXCEPTION 'headers array length (%) must match msgs array length (%)',
+            cardinality($2), cardinality($1);
+    END IF;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.send_batch(
+    queue_name text, msgs jsonb[], headers jsonb[], delay timestamptz
+) RETURNS SETOF bigint LANGUAGE plpgsql AS $$
+DECLARE
+    q pgmq._opened := pgmq._open($1);
+BEGIN
+    PERFORM pgmq._validate_batch_params($2, $3);
+    PERFORM pgmq._needs_vt($1, $4 IS NOT NULL);
+    RETURN QUERY SELECT s.id - q.base FROM pgmq._send_batch(
+        q.id, p_at => CASE WHEN $4 > clock_timestamp() THEN $4 END, p_bodies => to_jsonb($2),
+        p_headers => to_jsonb($3), p_priority => 0::smallint,
+        p_group => (SELECT array_agg(pgmq._group(h.header) ORDER BY h.place)
+                    FROM unnest($3) WITH ORDINALITY AS h (header, place))) s;
+END
+$$;
+
+{send_overloads}
+{send_batch_overloads}
+
+-- ------------------------------------------------------------------ read
+
+-- Whether a read of ready messages alone would miss some, or wrongly pass some over.
+CREATE OR REPLACE FUNCTION pgmq._due(queue_id integer, clock timestamptz) RETURNS boolean
+LANGUAGE plpgsql SET enable_seqscan = off AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM FROM pgqueue_deferred WHERE queue_id = $1 AND vt <= $2 ORDER BY vt LIMIT 1;
+    IF NOT FOUND THEN
+        PERFORM FROM pgqueue_lease WHERE queue_id = $1 AND vt <= $2 ORDER BY vt LIMIT 1;
+    END IF;
+    IF NOT FOUND THEN
+        PERFORM FROM pgqueue_recheck WHERE queue_id = $1 ORDER BY id LIMIT 1;
+    END IF;
+    RETURN FOUND;
+END
+$$;
+
+-- Gives heads to groups without one. In an open transaction, whose locks last, only to as many as the
+-- read needs. It searches further only if another reader holds those.
+CREATE OR REPLACE FUNCTION pgmq._promote_some(queue_id integer, qty bigint, clock timestamptz)
+RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    alone boolean := statement_timestamp() = transaction_timestamp();
+    batch bigint := CASE WHEN alone THEN 1000 ELSE 10 * least($2, 1000) END;
+    done record;
+BEGIN
+    LOOP
+        done := pgmq._promote($1, p_alone => alone, p_batch => batch,
+                              p_groups => least($2, 1000)::integer, p_clock => $3);
+        EXIT WHEN alone OR done.heads > 0 OR batch > 10000;
+        batch := batch * 10;
+    END LOOP;
+    RETURN done.rechecks = batch;
+END
+$$;
+
+-- Leases messages, as engine/read/reading.py does.
+CREATE OR REPLACE FUNCTION pgmq._take(
+    q pgmq._opened, lease interval, qty bigint, conditional jsonb DEFAULT NULL
+) RETURNS SETOF pgmq._delivery LANGUAGE plpgsql AS $$
+DECLARE
+    clock timestamptz := clock_timestamp();
+    missing bigint := coalesce(qty, 9223372036854775807);
+    found_ bigint;
+    heed boolean := true;
+    rechecks_left boolean := false;
+    again boolean;
+    recheck boolean;
+    blocked boolean;
+    r record;
+    ended bigint[];
+    read_cts integer[];
+    read_ats bigint[];
+BEGIN
+    IF conditional IS NULL THEN
+        IF missing >= 16 THEN
+            PERFORM FROM pgqueue_group g WHERE g.queue_id = q.id ORDER BY g.group_key LIMIT 1;
+        END IF;
+        IF missing >= 16 AND NOT FOUND THEN
+            RETURN QUERY SELECT * FROM pgmq._read_batch(
+                q.id, p_batched => true, p_qty => qty, p_vt => lease, p_rank => (-101)::smallint,
+                p_after => 0, p_due_after => -6e16, p_clock => clock);
+        ELSE
+            RETURN QUERY SELECT * FROM pgmq._read_each(
+                q.id, p_batched => false, p_qty => qty, p_vt => lease, p_rank => (-101)::smallint,
+                p_after => 0, p_due_after => -6e16, p_clock => clock);
+        END IF;
+        GET DIAGNOSTICS found_ = ROW_COUNT;
+        missing := missing - found_;
+        IF missing <= 0 OR NOT pgmq._due(q.id, clock) THEN
+            RETURN;
+        END IF;
+    END IF;
+    WHILE missing > 0 LOOP
+        again := false;
+        recheck := false;
+        blocked := false;
+        ended := NULL;
+        read_cts := NULL;
+        read_ats := NULL;
+        FOR r IN
+            SELECT * FROM pgmq._read_due(
+                q.id, p_qty => missing, p_vt => lease, p_heed => heed,
+                p_max_deliveries => q.max_deliveries, p_clock => clock)
+            WHERE conditional IS NULL
+            UNION ALL
+            SELECT * FROM pgmq._read_matching(
+                q.id, p_qty => missing, p_vt => lease, p_heed => heed, p_conditional => conditional,
+                p_max_deliveries => q.max_deliveries, p_clock => clock)
+            WHERE conditional IS NOT NULL
+        LOOP
+            IF r.note IS NULL THEN
+                missing := missing - 1;
+                RETURN NEXT ROW(r.note, r.id, r.read_ct, r.read_at, NULL, NULL, r.enqueued_at,
+                                r.priority, r.group_key, r.attempts, r.vt, r.first_read_at)::pgmq._delivery;
+            ELSIF r.note = 'exhausted' THEN
+                ended := ended || r.id;
+                read_cts := read_cts || r.read_ct;
+                read_ats := read_ats || r.read_at;
+            ELSIF r.note = 'blocked' THEN
+                blocked := true;
+            ELSE
+                recheck := true;
+            END IF;
+        END LOOP;
+        IF ended IS NOT NULL THEN
+            again := true;
+            IF q.dead_id IS NULL THEN
+                PERFORM pgmq._fail(q.id, p_ids => ended, p_read_cts => read_cts,
+                                   p_read_ats => read_ats, p_ran => 0);
+            ELSE
+                PERFORM pgmq._dead_letter(
+                    q.id, q.dead_id, p_ids => ended, p_read_cts => read_cts, p_read_ats => read_ats,
+                    p_ran => 0, p_source => q.name, p_reason => 'max_deliveries');
+            END IF;
+        END IF;
+        IF blocked THEN
+            PERFORM FROM pgmq._set_back(q.id, 1000, clock);
+            again := again OR FOUND;
+        END IF;
+        IF recheck THEN
+            rechecks_left := pgmq._promote_some(q.id, missing, clock);
+            heed := false;
+            again := true;
+        ELSIF NOT again AND rechecks_left THEN
+            rechecks_left := false;
+            heed := true;
+            again := true;
+        END IF;
+        EXIT WHEN NOT again;
+    END LOOP;
+END
+$$;
+
+-- Deliveries as clients see them.
+CREATE OR REPLACE FUNCTION pgmq._records(q pgmq._opened, taken pgmq._delivery[])
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
+BEGIN
+    IF cardinality(taken) > 0 THEN
+        RETURN QUERY EXECUTE format(
+            'SELECT t.id - $1, t.read_ct, t.enqueued_at,
+                    timestamptz ''epoch'' + t.read_at::float8 * interval ''1 microsecond'',
+                    timestamptz ''epoch'' + t.vt::float8 * interval ''1 microsecond'',
+                    m.body::jsonb, m.headers::jsonb
+             FROM unnest($2) WITH ORDINALITY AS t
+                 (note, id, read_ct, read_at, body, headers, enqueued_at, priority, group_key,
+                  attempts, vt, first_read_at, place)
+             CROSS JOIN LATERAL (
+                 SELECT body, headers FROM pgqueue_message_q%s m
+                 WHERE m.id = t.id AND m.enqueued_at = t.enqueued_at OFFSET 0) m
+             ORDER BY t.place', q.id)
+        USING q.base, taken;
+    END IF;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq._needs_limit(qty bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF $1 < 0 THEN
+        RAISE EXCEPTION 'LIMIT must not be negative' USING ERRCODE = '2201W';
+    END IF;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.read(
+    queue_name text, vt integer, qty integer, conditional jsonb DEFAULT '{}'
+) RETURNS SETOF pgmq.message_record LANGUAGE plpgsql ROWS 100 AS $$
+DECLARE
+    q pgmq._opened := pgmq._open($1);
+BEGIN
+    PERFORM pgmq._needs_vt($1, $2 IS NOT NULL);
+    PERFORM pgmq._needs_limit($3);
+    RETURN QUERY SELECT * FROM pgmq._records(q, ARRAY(
+        SELECT t FROM pgmq._take(q, make_interval(secs => $2), $3, nullif($4, '{}')) t
+        ORDER BY -t.priority, t.id));
+END
+$$;
+
+-- kind: 'groups', one group after the other; 'rounds', one of each group, then the second; 'heads',
+-- one of each group.
+CREATE OR REPLACE FUNCTION pgmq._grouped(queue_name text, vt integer, qty integer, kind text)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql ROWS 100 AS $$
+DECLARE
+    q pgmq._opened := pgmq._open($1);
+    lease interval := make_interval(secs => $2);
+    missing bigint := $3;
+    wanted bigint;
+    heads pgmq._delivery[];
+    behind pgmq._delivery[];
+    taken pgmq._delivery[] := '{}';
+BEGIN
+    PERFORM pgmq._needs_vt($1, $2 IS NOT NULL);
+    PERFORM pgmq._needs_limit($3);
+    WHILE missing > 0 LOOP
+        wanted := missing;
+        IF kind = 'groups' THEN
+            SELECT greatest(n.heads, 1) INTO wanted FROM pgmq._heads_needed(q.id, missing) n;
+        END IF;
+        heads := ARRAY(SELECT t FROM pgmq._take(q, lease, wanted) t ORDER BY -t.priority, t.id);
+        EXIT WHEN cardinality(heads) = 0;
+        missing := missing - cardinality(heads);
+        behind := '{}';
+        IF kind <> 'heads' AND missing > 0 THEN
+            behind := ARRAY(
+                SELECT f FROM (
+                    SELECT array_agg(h.id) AS ids, array_agg(h.read_ct) AS read_cts,
+                           array_agg(h.read_at) AS read_ats
+                    FROM unnest(heads) h WHERE h.group_key IS NOT NULL) h
+                CROSS JOIN LATERAL pgmq._follow(
+                    q.id, p_ids => h.ids, p_read_cts => h.read_cts, p_read_ats => h.read_ats,
+                    p_qty => missing, p_vt => lease, p_max_deliveries => q.max_deliveries,
+                    p_in_rounds => kind = 'rounds') f);
+            missing := missing - cardinality(behind);
+        END IF;
+        IF kind = 'groups' THEN
+            -- Followers come behind their heads.
+            heads := ARRAY(
+                SELECT ROW(e.note, e.id, e.read_ct, e.read_at, e.body, e.headers, e.enqueued_at,
+                           e.priority, e.group_key, e.attempts, e.vt, e.first_read_at)::pgmq._delivery
+                FROM (SELECT h.*, h.id AS head, -h.priority AS rank FROM unnest(heads) h
+                      UNION ALL
+                      SELECT f.*, h.id, -h.priority FROM unnest(behind) f
+                      JOIN unnest(heads) h ON h.group_key = f.group_key) e
+                ORDER BY e.rank, e.head, e.id);
+            behind := '{}';
+        END IF;
+        taken := taken || heads || behind;
+        EXIT WHEN kind <> 'groups';
+    END LOOP;
+    RETURN QUERY SELECT * FROM pgmq._records(q, taken);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.read_grouped(queue_name text, vt integer, qty integer)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._grouped($1, $2, $3, 'groups');
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.read_grouped_rr(queue_name text, vt integer, qty integer)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._grouped($1, $2, $3, 'rounds');
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.read_grouped_head(queue_name text, vt integer, qty integer)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._grouped($1, $2, $3, 'heads');
+END
+$$;
+
+-- Reads until there is a message. Each pass has a time and a snapshot of its own.
+CREATE OR REPLACE FUNCTION pgmq._poll(
+    kind text, queue_name text, vt integer, qty integer, seconds integer, pause_ms integer,
+    conditional jsonb DEFAULT NULL
+) RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
+DECLARE
+    until timestamptz := clock_timestamp() + make_interval(secs => $5);
+BEGIN
+    WHILE clock_timestamp() < until LOOP
+        IF kind = 'read' THEN
+            RETURN QUERY SELECT * FROM pgmq.read($2, $3, $4, $7);
+        ELSE
+            RETURN QUERY SELECT * FROM pgmq._grouped($2, $3, $4, $1);
+        END IF;
+        IF FOUND THEN
+            RETURN;
+        END IF;
+        PERFORM pg_sleep($6::float8 / 1000);
+    END LOOP;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.read_with_poll(
+    queue_name text, vt integer, qty integer, max_poll_seconds integer DEFAULT 5,
+    poll_interval_ms integer DEFAULT 100, conditional jsonb DEFAULT '{}'
+) RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._poll('read', $1, $2, $3, $4, $5, $6);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.read_grouped_with_poll(
+    queue_name text, vt integer, qty integer, max_poll_seconds integer DEFAULT 5,
+    poll_interval_ms integer DEFAULT 100
+) RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._poll('groups', $1, $2, $3, $4, $5);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.read_grouped_rr_with_poll(
+    queue_name text, vt integer, qty integer, max_poll_seconds integer DEFAULT 5,
+    poll_interval_ms integer DEFAULT 100
+) RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._poll('rounds', $1, $2, $3, $4, $5);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.read_grouped_head_with_poll(
+    queue_name text, vt integer, qty integer, max_poll_seconds integer DEFAULT 5,
+    poll_interval_ms integer DEFAULT 100
+) RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._poll('heads', $1, $2, $3, $4, $5);
+END
+$$;
+
+-- A popped message shows the deliveries before this one.
+CREATE OR REPLACE FUNCTION pgmq.pop(queue_name text, qty integer DEFAULT 1)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql ROWS 100 AS $$
+DECLARE
+    q pgmq._opened := pgmq._open($1);
+    taken pgmq._delivery[];
+    r pgmq.message_record;
+BEGIN
+    PERFORM pgmq._needs_limit($2);
+    taken := ARRAY(SELECT t FROM pgmq._take(q, interval '30 seconds', $2) t
+                   ORDER BY -t.priority, t.id);
+    FOR r IN SELECT * FROM pgmq._records(q, taken) LOOP
+        r.read_ct := r.read_ct - 1;
+        IF r.read_ct = 0 THEN
+            r.last_read_at := NULL;
+        END IF;
+        RETURN NEXT r;
+    END LOOP;
+    PERFORM pgmq._settle(q.id, 'delete', ARRAY(SELECT t.id FROM unnest(taken) t ORDER BY t.id));
+END
+$$;
+
+-- ------------------------------------------------------------------ settle
+
+-- Runs an operation on messages by id, as engine/settle/settling.py does. Tries first the statements
+-- that need not look for a message: a leased one has its row in deferred or in a batch lease.
+CREATE OR REPLACE FUNCTION pgmq._settle(
+    queue_id integer, operation text, ids bigint[], till timestamptz DEFAULT NULL
+) RETURNS bigint[] LANGUAGE plpgsql SET enable_seqscan = off AS $$
+#variable_conflict use_variable
+DECLARE
+    missing bigint[] := ids;
+    done bigint[];
+    moved bigint[];
+    moment bigint;
+BEGIN
+    FOR step IN 0..3 LOOP
+        EXIT WHEN cardinality(missing) = 0;
+        IF step = 2 THEN
+            PERFORM pgmq._unfold(queue_id, missing);
+        END IF;
+        IF step = 0 THEN
+            CONTINUE WHEN operation <> 'archive' OR cardinality(ids) = 1;
+            SELECT extract(epoch FROM l.read_at) * 1000000 INTO moment FROM pgqueue_lease l
+            WHERE l.head = ids[1] AND l.queue_id + 0 = _settle.queue_id AND l.ids = _settle.ids;
+            CONTINUE WHEN NOT FOUND;
+            moved := ARRAY(SELECT a.id FROM pgmq._archive_batch(
+                queue_id, p_heads => ids[1:1], p_members => ARRAY[ids::text], p_ran => 0,
+                p_read_ats => ARRAY[moment]) a);
+        ELSIF operation = 'archive' AND step = 1 THEN
+            moved := ARRAY(SELECT a.id FROM pgmq._archive_held(queue_id, missing, 0) a);
+        ELSIF operation = 'archive' THEN
+            moved := ARRAY(SELECT a.id FROM pgmq._archive_by_id(
+                queue_id, missing, true, p_state => 'COMPLETED') a);
+        ELSIF operation = 'delete' AND step = 1 THEN
+            moved := ARRAY(SELECT d.id FROM pgmq._delete_held(queue_id, missing) d);
+        ELSIF operation = 'delete' THEN
+            moved := ARRAY(SELECT d.id FROM pgmq._delete_by_id(queue_id, missing, true) d);
+        ELSIF step = 1 THEN
+            moved := ARRAY(SELECT v.id FROM pgmq._set_vt_held(
+                queue_id, p_ids => missing, p_at => till) v);
+        ELSE
+            moved := ARRAY(SELECT v.id FROM pgmq._set_vt_by_id(
+                queue_id, p_ids => missing, p_at => till, p_in_flight => true) v);
+        END IF;
+        done := done || moved;
+        missing := ARRAY(SELECT unnest(missing) EXCEPT SELECT unnest(moved) ORDER BY 1);
+    END LOOP;
+    RETURN ARRAY(SELECT unnest(done) ORDER BY 1);
+END
+$$;
+
+-- Ids of the table, sorted, of a client's.
+CREATE OR REPLACE FUNCTION pgmq._ids(base bigint, msg_ids bigint[]) RETURNS bigint[]
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT ARRAY(SELECT DISTINCT m + $1 FROM unnest($2) m WHERE m IS NOT NULL ORDER BY 1)
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.archive(queue_name text, msg_ids bigint[]) RETURNS SETOF bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    q pgmq._opened := pgmq._open($1);
+BEGIN
+    RETURN QUERY SELECT d - q.base
+    FROM unnest(pgmq._settle(q.id, 'archive', pgmq._ids(q.base, $2))) d;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.archive(queue_name text, msg_id bigint) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    q pgmq._opened := pgmq._open($1);
+BEGIN
+    RETURN $2 IS NOT NULL AND pgmq._settle(q.id, 'archive', ARRAY[$2 + q.base]) <> '{}';
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.delete(queue_name text, msg_ids bigint[]) RETURNS SETOF bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    q pgmq._opened := pgmq._open($1);
+BEGIN
+    RETURN QUERY SELECT d - q.base
+    FROM unnest(pgmq._settle(q.id, 'delete', pgmq._ids(q.base, $2))) d;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.delete(queue_name text, msg_id bigint) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    q pgmq._opened := pgmq._open($1);
+BEGIN
+    RETURN $2 IS NOT NULL AND pgmq._settle(q.id, 'delete', ARRAY[$2 + q.base]) <> '{}';
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.set_vt(queue_name text, msg_ids bigint[], vt timestamptz)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
+DECLARE
+    q pgmq._opened := pgmq._open($1);
+    done bigint[];
+BEGIN
+    PERFORM pgmq._needs_vt($1, $3 IS NOT NULL);
+    done := pgmq._settle(q.id, 'set_vt', pgmq._ids(q.base, $2), $3);
+    RETURN QUERY SELECT * FROM pgmq._records(q, ARRAY(
+        SELECT ROW(NULL, l.id, l.read_ct, extract(epoch FROM l.last_read_at) * 1000000, NULL, NULL,
+                   l.enqueued_at, l.priority, l.group_key, l.attempts,
+                   extract(epoch FROM l.vt) * 1000000, NULL)::pgmq._delivery
+        FROM (
+            SELECT d.id, d.read_ct, d.last_read_at, d.enqueued_at, d.priority, d.group_key,
+                   d.attempts, d.vt
+            FROM pgqueue_deferred d WHERE d.id = ANY(done) AND d.queue_id + 0 = q.id
+            UNION ALL
+            SELECT w.id, w.read_ct, w.last_read_at, w.enqueued_at, w.priority, w.group_key,
+                   w.attempts, w.vt
+            FROM pgqueue_waiting w WHERE w.id = ANY(done) AND w.queue_id = q.id) l
+        ORDER BY l.id));
+END
+$$;
+
+{set_vt_overloads}
+
+-- ------------------------------------------------------------------ metrics
+
+CREATE OR REPLACE FUNCTION pgmq.metrics(queue_name text) RETURNS pgmq.metrics_result
+LANGUAGE plpgsql AS $$
+DECLARE
+    q pgmq._opened := pgmq._open($1);
+    r pgmq.metrics_result;
+    clock timestamptz := clock_timestamp();
+    total bigint;
+BEGIN
+    -- The highest id that is still known.
+    EXECUTE 'SELECT max(id) FROM pgqueue_message_q' || q.id INTO total;
+    SELECT $1, count(*), extract(epoch FROM clock - max(l.enqueued_at))::integer,
+           extract(epoch FROM clock - min(l.enqueued_at))::integer, coalesce(total - q.base, 0), clock,
+           count(*) FILTER (WHERE l.vt <= clock), NULL
+    INTO r FROM pgqueue_live l WHERE l.queue_id = q.id;
+    RETURN r;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.metrics_all() RETURNS SETOF pgmq.metrics_result LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY SELECT m.* FROM pgmq.list_queues() q
+    CROSS JOIN LATERAL pgmq.metrics(q.queue_name) m;
+END
+$$;
+
+-- ------------------------------------------------------------------ topics
+
+CREATE OR REPLACE FUNCTION pgmq._validate_topic(label text, value text, characters text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF coalesce($2, '') = '' THEN
+        RAISE EXCEPTION '% cannot be NULL or empty', $1;
+    ELSIF length($2) > 255 THEN
+        RAISE EXCEPTION '% length cannot exceed 255 characters, got % characters', $1, length($2);
+    ELSIF $2 !~ ('^[' || $3 || ']+$') THEN
+        RAISE EXCEPTION '% contains invalid characters. Got: %', $1, $2;
+    ELSIF $2 ~ '^\.' THEN
+        RAISE EXCEPTION '% cannot start with a dot. Got: %', $1, $2;
+    ELSIF $2 ~ '\.$' THEN
+        RAISE EXCEPTION '% cannot end with a dot. Got: %', $1, $2;
+    ELSIF $2 ~ '\.\.' THEN
+        RAISE EXCEPTION '% cannot contain consecutive dots. Got: %', $1, $2;
+    ELSIF $2 ~ '\*\*' THEN
+        RAISE EXCEPTION '% cannot contain consecutive stars (**). Use # for multi-segment matching. Got: %', $1, $2;
+    ELSIF $2 ~ '##' THEN
+        RAISE EXCEPTION '% cannot contain consecutive hashes (##). A single # already matches zero or more segments. Got: %', $1, $2;
+    ELSIF $2 ~ '\*#|#\*' THEN
+        RAISE EXCEPTION '% cannot contain adjacent wildcards (*# or #*). Separate wildcards with dots. Got: %', $1, $2;
+    END IF;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.validate_routing_key(routing_key text) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    PERFORM pgmq._validate_topic('routing_key', $1, 'a-zA-Z0-9._-');
+    RETURN true;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.validate_topic_pattern(pattern text) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    PERFORM pgmq._validate_topic('pattern', $1, 'a-zA-Z0-9._*#-');
+    RETURN true;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.bind_topic(pattern text, queue_name text) RETURNS void
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    found_ text;
+BEGIN
+    PERFORM pgmq.validate_topic_pattern($1);
+    IF coalesce($2, '') = '' THEN
+        RAISE EXCEPTION 'queue_name cannot be NULL or empty';
+    END IF;
+    SELECT q.name INTO found_ FROM pgqueue_queue q WHERE lower(q.name) = lower($2);
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'Queue "%" does not exist. Create the queue first using pgmq.create()', $2;
+    END IF;
+    -- A binding of an earlier queue with this name does not count, and is replaced.
+    INSERT INTO pgmq.topic_bindings AS t (pattern, queue_name) VALUES ($1, found_)
+    ON CONFLICT (pattern, queue_name) DO UPDATE SET bound_at = excluded.bound_at
+    WHERE t.bound_at < (SELECT q.created_at FROM pgqueue_queue q WHERE lower(q.name) = lower($2));
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.unbind_topic(pattern text, queue_name text) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF coalesce($1, '') = '' THEN
+        RAISE EXCEPTION 'pattern cannot be NULL or empty';
+    ELSIF coalesce($2, '') = '' THEN
+        RAISE EXCEPTION 'queue_name cannot be NULL or empty';
+    END IF;
+    DELETE FROM pgmq.topic_bindings b WHERE b.pattern = $1 AND lower(b.queue_name) = lower($2);
+    RETURN FOUND;
+END
+$$;
+
+-- In SQL, where a parameter and a column may have the same name.
+CREATE OR REPLACE FUNCTION pgmq.list_topic_bindings(queue_name text)
+RETURNS TABLE (pattern text, queue_name text, bound_at timestamptz, compiled_regex text)
+LANGUAGE sql STABLE AS $$
+    SELECT b.pattern, b.queue_name, b.bound_at, b.compiled_regex FROM pgmq.topic_bindings b
+    WHERE $1 IS NULL OR lower(b.queue_name) = lower($1)
+    ORDER BY b.bound_at DESC, b.pattern, b.queue_name
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.list_topic_bindings()
+RETURNS TABLE (pattern text, queue_name text, bound_at timestamptz, compiled_regex text)
+LANGUAGE sql STABLE AS $$
+    SELECT * FROM pgmq.list_topic_bindings(NULL)
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq._reached(routing_key text)
+RETURNS TABLE (pattern text, queue_name text, compiled_regex text) LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    PERFORM pgmq.validate_routing_key($1);
+    RETURN QUERY SELECT b.pattern, b.queue_name, b.compiled_regex FROM pgmq.topic_bindings b
+    JOIN pgqueue_queue q ON lower(q.name) = lower(b.queue_name) AND q.created_at <= b.bound_at
+    WHERE $1 ~ b.compiled_regex ORDER BY b.pattern;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.test_routing(routing_key text)
+RETURNS TABLE (pattern text, queue_name text, compiled_regex text) LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._reached($1);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.send_topic(
+    routing_key text, msg jsonb, headers jsonb, delay integer
+) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    target text;
+    reached integer := 0;
+BEGIN
+    IF $2 IS NULL THEN
+        RAISE EXCEPTION 'msg cannot be NULL';
+    ELSIF $4 < 0 THEN
+        RAISE EXCEPTION 'delay cannot be negative, got: %', $4;
+    END IF;
+    FOR target IN SELECT DISTINCT r.queue_name FROM pgmq._reached($1) r ORDER BY 1 LOOP
+        PERFORM pgmq.send(target, $2, $3, $4);
+        reached := reached + 1;
+    END LOOP;
+    RETURN reached;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.send_topic(routing_key text, msg jsonb) RETURNS integer
+LANGUAGE plpgsql AS $$ BEGIN RETURN pgmq.send_topic($1, $2, NULL, 0); END $$;
+
+CREATE OR REPLACE FUNCTION pgmq.send_topic(routing_key text, msg jsonb, delay integer) RETURNS integer
+LANGUAGE plpgsql AS $$ BEGIN RETURN pgmq.send_topic($1, $2, NULL, $3); END $$;
+
+CREATE OR REPLACE FUNCTION pgmq.send_batch_topic(
+    routing_key text, msgs jsonb[], headers jsonb[], delay timestamptz
+) RETURNS TABLE (queue_name text, msg_id bigint) LANGUAGE plpgsql AS $$
+DECLARE
+    target text;
+BEGIN
+    PERFORM pgmq._validate_batch_params($2, $3);
+    FOR target IN SELECT DISTINCT r.queue_name FROM pgmq._reached($1) r ORDER BY 1 LOOP
+        RETURN QUERY SELECT target, s FROM pgmq.send_batch(target, $2, $3, $4) s;
+    END LOOP;
+END
+$$;
+
+{send_batch_topic_overloads}
+
+-- ------------------------------------------------------------------ notify
+
+-- Notifies at most once per interval. The time of the last notification is a sequence: no row lock.
+CREATE OR REPLACE FUNCTION pgmq._notify() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    mark regclass := to_regclass('pgmq._notified_q' || TG_ARGV[0]);
+    now_ms bigint := date_part('epoch', clock_timestamp()) * 1000;
+    last bigint := pg_sequence_last_value(mark);
+BEGIN
+    IF last IS NULL OR now_ms - last >= TG_ARGV[2]::bigint OR last > now_ms + 1000 THEN
+        PERFORM setval(mark, now_ms);
+        PERFORM pg_notify('pgmq.q_' || TG_ARGV[1] || '.INSERT', NULL);
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.disable_notify_insert(queue_name text) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    q pgmq._opened := pgmq._open($1);
+BEGIN
+    EXECUTE format('DROP TRIGGER IF EXISTS pgmq_notify ON pgqueue_message_q%s', q.id);
+    EXECUTE format('DROP SEQUENCE IF EXISTS pgmq._notified_q%s', q.id);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.enable_notify_insert(
+    queue_name text, throttle_interval_ms integer DEFAULT 250
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    q record;
+BEGIN
+    IF $2 < 0 THEN
+        RAISE EXCEPTION 'throttle_interval_ms must be non-negative, got: %', $2;
+    END IF;
+    PERFORM FROM pgqueue_queue p WHERE lower(p.name) = lower($1);
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'Queue "%" does not exist. Create it first using pgmq.create()', $1;
+    END IF;
+    q := pgmq._open($1);
+    PERFORM pgmq.disable_notify_insert($1);
+    EXECUTE format('CREATE SEQUENCE pgmq._notified_q%s AS bigint', q.id);
+    EXECUTE format(
+        'CREATE TRIGGER pgmq_notify AFTER INSERT ON pgqueue_message_q%s FOR EACH ROW '
+        'EXECUTE FUNCTION pgmq._notify(%L, %L, %L)', q.id, q.id, q.name, $2);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.update_notify_insert(queue_name text, throttle_interval_ms integer)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF $2 < 0 THEN
+        RAISE EXCEPTION 'throttle_interval_ms must be non-negative, got: %', $2;
+    END IF;
+    PERFORM FROM pgqueue_queue p WHERE lower(p.name) = lower($1);
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'Queue "%" does not exist. Create the queue first using pgmq.create()', $1;
+    END IF;
+    PERFORM FROM pgmq.list_notify_insert_throttles() t WHERE lower(t.queue_name) = lower($1);
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'Queue "%" does not have notify_insert enabled. Enable it first using pgmq.enable_notify_insert()', $1;
+    END IF;
+    PERFORM pgmq.enable_notify_insert($1, $2);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.list_notify_insert_throttles()
+RETURNS TABLE (queue_name text, throttle_interval_ms integer, last_notified_at timestamptz)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY
+    SELECT q.name::text, split_part(encode(t.tgargs, 'escape'), '\000', 3)::integer,
+           to_timestamp(coalesce(pg_sequence_last_value(
+               to_regclass('pgmq._notified_q' || q.id)), 0) / 1000.0)
+    FROM pgqueue_queue q
+    JOIN pg_trigger t ON t.tgrelid = to_regclass('pgqueue_message_q' || q.id)
+    WHERE t.tgname = 'pgmq_notify' ORDER BY 1;
+END
+$$;
+
+CREATE OR REPLACE VIEW pgmq.notify_insert_throttle AS SELECT * FROM pgmq.list_notify_insert_throttles();
