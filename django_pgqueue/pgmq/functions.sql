@@ -50,12 +50,25 @@ BEGIN
 END
 $$;
 
+-- Makes a queue's own tables. client_min_messages hides notices of tables that need not be dropped.
+CREATE OR REPLACE FUNCTION pgmq._tables(made integer, is_unlogged boolean) RETURNS void
+LANGUAGE plpgsql SET client_min_messages = warning AS $$
+DECLARE
+    statement text;
+BEGIN
+    FOREACH statement IN ARRAY CASE WHEN $2 THEN {create_unlogged} ELSE {create_logged} END LOOP
+        EXECUTE format(statement, made);
+    END LOOP;
+    FOR statement IN {inherited} LOOP
+        EXECUTE statement;
+    END LOOP;
+END
+$$;
+
 CREATE OR REPLACE FUNCTION pgmq._create(queue_name text, is_unlogged boolean) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
     made integer;
-    low text := lower($1);
-    statement text;
 BEGIN
     PERFORM pgmq.validate_queue_name($1);
     INSERT INTO pgqueue_queue ({columns}, name, unlogged) VALUES ({values}, $1, $2)
@@ -63,12 +76,7 @@ BEGIN
     IF made IS NULL THEN
         RAISE NOTICE 'queue "%" already exists, skipping', $1;
     ELSE
-        FOREACH statement IN ARRAY CASE WHEN $2 THEN {create_unlogged} ELSE {create_logged} END LOOP
-            EXECUTE format(statement, made);
-        END LOOP;
-        FOR statement IN {inherited} LOOP
-            EXECUTE statement;
-        END LOOP;
+        PERFORM pgmq._tables(made, $2);
         DELETE FROM pgmq._queue o WHERE NOT EXISTS (
             SELECT FROM pgqueue_queue q WHERE q.id = o.queue_id AND q.created_at = o.created_at);
         INSERT INTO pgmq._queue (queue_id, created_at, base)
@@ -76,7 +84,7 @@ BEGIN
             SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM pgqueue_message_id_seq)
         FROM pgqueue_queue q WHERE q.id = made;
     END IF;
-    PERFORM pgmq._views(q.name, q.id) FROM pgqueue_queue q WHERE lower(q.name) = low;
+    PERFORM pgmq._views(q.name, q.id) FROM pgqueue_queue q WHERE lower(q.name) = lower($1);
     RETURN made;
 END
 $$;
@@ -90,6 +98,18 @@ BEGIN
                    'q_' || lower($1), $2);
     EXECUTE format('CREATE OR REPLACE VIEW pgmq.%I AS SELECT * FROM pgmq._archived(%s)',
                    'a_' || lower($1), $2);
+    EXECUTE format('CREATE OR REPLACE TRIGGER pgmq_read_only INSTEAD OF INSERT OR UPDATE OR DELETE '
+                   'ON pgmq.%I FOR EACH ROW EXECUTE FUNCTION pgmq._read_only()', 'q_' || lower($1));
+    EXECUTE format('CREATE OR REPLACE TRIGGER pgmq_read_only INSTEAD OF INSERT OR UPDATE OR DELETE '
+                   'ON pgmq.%I FOR EACH ROW EXECUTE FUNCTION pgmq._read_only()', 'a_' || lower($1));
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq._read_only() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'pgmq.% is a read-only view', TG_TABLE_NAME USING
+        ERRCODE = 'feature_not_supported',
+        HINT = 'Use pgmq.send, pgmq.set_vt, pgmq.delete and pgmq.archive.';
 END
 $$;
 
@@ -963,7 +983,7 @@ END
 $$;
 
 CREATE OR REPLACE FUNCTION pgmq.disable_notify_insert(queue_name text) RETURNS void
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET client_min_messages = warning AS $$
 DECLARE
     q pgmq._opened := pgmq._open($1);
 BEGIN
@@ -1020,7 +1040,7 @@ BEGIN
     SELECT q.name::text, split_part(encode(t.tgargs, 'escape'), '\000', 3)::integer,
            to_timestamp(coalesce(pg_sequence_last_value(
                to_regclass('pgmq._notified_q' || q.id)), 0) / 1000.0)
-    FROM pgqueue_queue q
+    FROM pgmq.list_queues() l JOIN pgqueue_queue q ON q.name = l.queue_name
     JOIN pg_trigger t ON t.tgrelid = to_regclass('pgqueue_message_q' || q.id)
     WHERE t.tgname = 'pgmq_notify' ORDER BY 1;
 END

@@ -25,6 +25,11 @@ LEAST = {"sql": 690, "python": 250}
 # The schema is installed already.
 _EXTENSION = re.compile(r"^(CREATE|DROP) EXTENSION [^;]*;", re.M | re.I)
 
+_IGNORED = re.compile(
+    r"--( |\w|$)|(CREATE|DROP) EXTENSION|NOTICE:.*(skipping|truncated|no partitions yet)|CONTEXT:|HINT:"
+    r"|SQL (statement|function)|PL/pgSQL|LINE \d|\s+\^$"
+)
+
 
 @contextmanager
 def database() -> Iterator[dict[str, str]]:
@@ -84,11 +89,11 @@ def outputs(statements: list[str], text: str) -> list[str | None]:
 
 
 def _plain(text: str) -> str:
-    """Without comments, CONTEXT and HINT lines and places in a statement."""
+    """Without comments, the extension's statements, notices of objects, and an error's context."""
     lines = [
-        line.rstrip()
-        for line in text.strip().splitlines()
-        if not re.match(r"--( |$)|CONTEXT:|HINT:|SQL (statement|function)|PL/pgSQL|LINE \d|\s+\^$", line)
+        line.strip()
+        for line in text.splitlines()
+        if not _IGNORED.match(line)
     ]
     return "\n".join(line for line in lines if line)
 
