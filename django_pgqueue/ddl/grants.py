@@ -172,6 +172,12 @@ def statements(
         [_FUNCTIONS[kind]],
     )
     found += [f"EXECUTE ON FUNCTION {signature}" for (signature,) in cursor.fetchall()]
+    # The schema of PGMQ's functions, which run with the caller's rights on the tables above.
+    cursor.execute("SELECT to_regclass('pgmq._queue') IS NOT NULL")
+    if cursor.fetchone()[0]:
+        found.append("USAGE ON SCHEMA pgmq")
+        if kind == "operator":
+            found.append("INSERT, UPDATE, DELETE ON TABLE pgmq.topic_bindings")
     cursor.execute("SELECT quote_ident(%s), quote_ident(current_database())", [role])
     quoted, database = cursor.fetchone()
     if kind == "spark":  # writes of rows with a delay or a dedup key

@@ -93,15 +93,16 @@ $$;
 -- dropping these.
 CREATE OR REPLACE FUNCTION pgmq._views(queue_name text, queue_id integer) RETURNS void
 LANGUAGE plpgsql AS $$
+DECLARE
+    name text;
+    source text;
 BEGIN
-    EXECUTE format('CREATE OR REPLACE VIEW pgmq.%I AS SELECT * FROM pgmq._live(%s)',
-                   'q_' || lower($1), $2);
-    EXECUTE format('CREATE OR REPLACE VIEW pgmq.%I AS SELECT * FROM pgmq._archived(%s)',
-                   'a_' || lower($1), $2);
-    EXECUTE format('CREATE OR REPLACE TRIGGER pgmq_read_only INSTEAD OF INSERT OR UPDATE OR DELETE '
-                   'ON pgmq.%I FOR EACH ROW EXECUTE FUNCTION pgmq._read_only()', 'q_' || lower($1));
-    EXECUTE format('CREATE OR REPLACE TRIGGER pgmq_read_only INSTEAD OF INSERT OR UPDATE OR DELETE '
-                   'ON pgmq.%I FOR EACH ROW EXECUTE FUNCTION pgmq._read_only()', 'a_' || lower($1));
+    FOR name, source IN VALUES ('q_' || lower($1), '_live'), ('a_' || lower($1), '_archived') LOOP
+        EXECUTE format('CREATE OR REPLACE VIEW pgmq.%I AS SELECT * FROM pgmq.%I(%s)', name, source, $2);
+        EXECUTE format('CREATE OR REPLACE TRIGGER pgmq_read_only INSTEAD OF INSERT OR UPDATE OR DELETE '
+                       'ON pgmq.%I FOR EACH ROW EXECUTE FUNCTION pgmq._read_only()', name);
+        EXECUTE format('GRANT SELECT ON pgmq.%I TO PUBLIC', name);
+    END LOOP;
 END
 $$;
 
@@ -968,7 +969,8 @@ $$;
 -- ------------------------------------------------------------------ notify
 
 -- Notifies at most once per interval. The time of the last notification is a sequence: no row lock.
-CREATE OR REPLACE FUNCTION pgmq._notify() RETURNS trigger LANGUAGE plpgsql AS $$
+-- With the owner's rights: a sender may have none on this schema.
+CREATE OR REPLACE FUNCTION pgmq._notify() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
     mark regclass := to_regclass('pgmq._notified_q' || TG_ARGV[0]);
     now_ms bigint := date_part('epoch', clock_timestamp()) * 1000;
@@ -981,6 +983,8 @@ BEGIN
     RETURN NULL;
 END
 $$;
+
+REVOKE EXECUTE ON FUNCTION pgmq._notify() FROM PUBLIC;
 
 CREATE OR REPLACE FUNCTION pgmq.disable_notify_insert(queue_name text) RETURNS void
 LANGUAGE plpgsql SET client_min_messages = warning AS $$
@@ -1047,3 +1051,6 @@ END
 $$;
 
 CREATE OR REPLACE VIEW pgmq.notify_insert_throttle AS SELECT * FROM pgmq.list_notify_insert_throttles();
+
+-- The functions behind the views read with the caller's rights, and the schema has no USAGE for others.
+GRANT SELECT ON pgmq.meta, pgmq.notify_insert_throttle, pgmq._queue, pgmq.topic_bindings TO PUBLIC;

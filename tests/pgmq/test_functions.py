@@ -2,13 +2,332 @@
 
 from __future__ import annotations
 
-from django_pgqueue.models import Message
+import datetime as dt
+
+import pytest
+from django.db import DatabaseError, transaction
+
+from django_pgqueue import queue
+from django_pgqueue.models import ArchivedMessage, Message, Queue
+from tests.conftest import run_sql
+from tests.pgmq.conftest import call
 
 
-def test_a_client_sends_reads_and_archives(pgmq):
+def refused(text: str, match: str) -> None:
+    with pytest.raises(DatabaseError, match=match), transaction.atomic():
+        call(text)
+
+
+def ids(rows):
+    return [row[0] for row in rows]
+
+
+@pytest.fixture
+def made(pgmq):
+    """A queue that a client made, after messages of another queue."""
+    Message.objects.create_queue("mails")
+    queue("mails").send_batch([1, 2, 3])
     pgmq("create('orders')")
-    assert pgmq("send('orders', '{\"a\": 1}')") == [(1,)]
-    [row] = pgmq("read('orders', 30, 1)")
-    assert row[:2] == (1, 1)
-    assert pgmq("archive('orders', 1)") == [(True,)]
-    assert pgmq("read('orders', 30, 1)") == []
+    return pgmq
+
+
+def test_a_queue_made_by_a_client_is_a_queue_of_django(made):
+    found = Queue.objects.get(name="orders")
+    assert (found.visibility_timeout, found.max_deliveries, found.unlogged) == (30, 20, False)
+    assert made("list_queues()")[-1][:3] == ("orders", False, False)
+    assert run_sql("SELECT queue_name FROM pgmq.meta") == [("mails",), ("orders",)]
+
+
+def test_msg_ids_of_a_queue_made_by_a_client_begin_with_1(made):
+    assert ids(made("send('orders', '{}')")) == [1]
+    assert ids(made("send_batch('orders', ARRAY['1', '2']::jsonb[])")) == [2, 3]
+
+
+def test_msg_ids_of_a_queue_made_by_django_are_the_messages_ids(pgmq, orders):
+    pk = orders.send(1)
+    assert ids(pgmq("read('orders', 30, 1)")) == [pk]
+
+
+def test_a_queue_made_anew_does_not_inherit_the_offset(made):
+    queue("orders").send(1)
+    Message.objects.drop_queue("orders")
+    Message.objects.create_queue("orders")
+    pk = queue("orders").send(1)
+    assert ids(made("read('orders', 30, 1)")) == [pk]
+
+
+def test_what_a_client_sends_django_reads(made):
+    made("""send('orders', '{"a": 1}', '{"x-pgmq-group": "7", "k": 1}'::jsonb)""")
+    [message] = queue("orders").read()
+    assert (message.body, message.headers["k"], message.group) == ({"a": 1}, 1, "7")
+
+
+@pytest.mark.parametrize("unlogged", [False, True])
+def test_what_django_sends_a_client_reads_and_archives(pgmq, unlogged):
+    Message.objects.create_queue("orders", unlogged=unlogged)
+    pk = queue("orders").send({"a": 1}, headers={"k": 1})
+    [row] = pgmq("read('orders', 30, 10)")
+    assert (row[0], row[1], row[5], row[6]) == (pk, 1, {"a": 1}, {"k": 1})
+    assert row[4] - row[3] == dt.timedelta(seconds=30)
+    assert pgmq("archive('orders', %s)", pk) == [(True,)]
+    assert ArchivedMessage.objects.get(pk=pk).state == "COMPLETED"
+    assert ids(run_sql("SELECT msg_id FROM pgmq.a_orders")) == [pk]
+
+
+@pytest.mark.parametrize("qty", [1, 15, 16, 100])
+@pytest.mark.parametrize("operation", ["archive", "delete"])
+def test_a_batch_that_was_read_is_settled_once(made, operation, qty):
+    sent = ids(made("send_batch('orders', array_fill('1'::jsonb, ARRAY[%s]))", qty))
+    assert ids(made("read('orders', 30, %s)", qty)) == sent
+    assert made("read('orders', 30, 1)") == []
+    half = sent[: qty // 2]
+    assert ids(made(f"{operation}('orders', %s::bigint[])", half)) == half
+    assert ids(made(f"{operation}('orders', %s::bigint[])", sent)) == sent[qty // 2 :]
+    assert made("metrics('orders')")[0][1] == 0
+    assert len(run_sql("SELECT FROM pgmq.a_orders")) == (qty if operation == "archive" else 0)
+
+
+@pytest.mark.parametrize("state", ["ready", "delayed", "waiting", "leased", "batched"])
+@pytest.mark.parametrize("operation", ["archive", "delete", "set_vt"])
+def test_a_message_is_settled_by_id_in_any_state(made, operation, state):
+    group = """'{"x-pgmq-group": "7"}'::jsonb, """ if state == "waiting" else ""
+    for _ in range(20):
+        [(last,)] = made(f"send('orders', '1', {group}{60 if state == 'delayed' else 0})")
+    if state in ("leased", "batched"):
+        [*_, last] = ids(made("read('orders', 30, %s)", 1 if state == "leased" else 20))
+    if operation == "set_vt":
+        [row] = made("set_vt('orders', %s, 600)", last)
+        assert row[0] == last
+        assert row[4] > dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=500)
+        assert made("set_vt('orders', 999, 5)") == []
+    else:
+        assert made(f"{operation}('orders', %s)", last) == [(True,)]
+        assert made(f"{operation}('orders', %s)", last) == [(False,)]
+        assert made("metrics('orders')")[0][1] == 19
+
+
+def test_an_expired_batch_is_read_again(made):
+    made("send_batch('orders', array_fill('1'::jsonb, ARRAY[20]))")
+    assert len(made("read('orders', 0, 20)")) == 20
+    assert {row[1] for row in made("read('orders', 30, 20)")} == {2}
+
+
+def test_a_condition_selects_by_the_body(made):
+    made("""send_batch('orders', ARRAY['{"a": 1}', '{"a": 2}']::jsonb[])""")
+    assert ids(made("""read('orders', 30, 10, '{"a": 2}')""")) == [2]
+
+
+def test_a_poll_finds_a_message_that_becomes_due_meanwhile(made):
+    made("send('orders', '1', 1)")
+    assert ids(made("read_with_poll('orders', 30, 1, 10, 50)")) == [1]
+
+
+def test_a_popped_message_is_deleted(made):
+    made("send_batch('orders', ARRAY['1', '2', '3']::jsonb[])")
+    assert [row[:2] for row in made("pop('orders', 2)")] == [(1, 0), (2, 0)]
+    assert made("metrics('orders')")[0][1] == 1
+
+
+@pytest.mark.parametrize("dead", [True, False])
+def test_an_exhausted_message_is_dead_lettered_as_by_our_own_read(pgmq, dead):
+    if dead:
+        Message.objects.create_queue("dead")
+    Message.objects.create_queue(
+        "orders", max_deliveries=2, dead_letter_queue="dead" if dead else None
+    )
+    pk = queue("orders").send({"a": 1})
+    for _ in range(2):
+        assert ids(pgmq("read('orders', 0, 1)")) == [pk]
+    assert pgmq("read('orders', 0, 1)") == []
+    if dead:
+        [letter] = queue("dead").read()
+        assert letter.headers["x-dead-letter"]["reason"] == "max_deliveries"
+    else:
+        assert ArchivedMessage.objects.get(pk=pk).state == "FAILED"
+
+
+def send_groups(*groups: str) -> None:
+    for group in groups:
+        call("send('orders', %s::jsonb, %s::jsonb)", f'"{group}"', f'{{"x-pgmq-group": "{group}"}}')
+
+
+def bodies(rows):
+    return "".join(row[5] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("function", "first", "second"),
+    [
+        ("read_grouped", "aabb", "c"),
+        ("read_grouped_rr", "abca", ""),
+        ("read_grouped_head", "abc", ""),
+        ("read", "abc", ""),
+    ],
+)
+def test_grouped_reads_keep_the_order_of_each_group(made, function, first, second):
+    send_groups("a", "b", "a", "b", "c")
+    assert bodies(made(f"{function}('orders', 30, 4)")) == first
+    assert bodies(made(f"{function}('orders', 30, 4)")) == second
+
+
+def test_a_group_goes_on_when_its_head_is_archived(made):
+    send_groups("a", "a")
+    [row] = made("read('orders', 30, 5)")
+    assert made("read('orders', 30, 5)") == []
+    made("archive('orders', %s)", row[0])
+    assert ids(made("read('orders', 30, 5)")) == [2]
+
+
+def test_a_reader_in_a_transaction_leaves_groups_to_a_second_reader(committed_pgmq, actor):
+    from tests.actors import begin, commit, execute
+
+    committed_pgmq("create('orders')")
+    send_groups("a", "a", "a", "b")
+    actor.do(begin)
+    assert len(actor.do(execute, "SELECT msg_id FROM pgmq.read('orders', 30, 1)")) == 1
+    assert bodies(committed_pgmq("read('orders', 30, 1)")) == "b"
+    actor.do(commit)
+
+
+def test_metrics_count_what_is_in_the_queue(made):
+    made("send_batch('orders', ARRAY['1', '2', '3']::jsonb[])")
+    made("send('orders', '4', 60)")
+    made("read('orders', 30, 1)")
+    [row] = made("metrics('orders')")
+    assert (row[0], row[1], row[4], row[6]) == ("orders", 4, 4, 2)
+    assert [each[0] for each in made("metrics_all()")] == ["mails", "orders"]
+
+
+def test_a_purge_returns_how_many(made):
+    made("send_batch('orders', array_fill('1'::jsonb, ARRAY[20]))")
+    made("read('orders', 30, 16)")
+    assert made("purge_queue('orders')") == [(20,)]
+
+
+def test_a_dropped_queue_is_gone_for_all_and_its_tables_go_with_maintenance(committed_pgmq):
+    committed_pgmq("create('orders')")
+    committed_pgmq("send('orders', '1')")
+    assert committed_pgmq("drop_queue('orders')") == [(True,)]
+    assert committed_pgmq("drop_queue('orders')") == [(False,)]
+    assert committed_pgmq("list_queues()") == []
+    committed_pgmq("create('orders')")
+    assert ids(committed_pgmq("send('orders', '2')")) == [1]
+    Message.objects.maintain_all()
+    assert [each.name for each in Queue.objects.all()] == ["orders"]
+    assert [row[5] for row in committed_pgmq("read('orders', 30, 5)")] == [2]
+
+
+def test_a_drop_in_an_open_transaction_stops_no_other_queue(committed_pgmq, actor):
+    from tests.actors import begin, commit, execute
+
+    committed_pgmq("create('orders')")
+    committed_pgmq("create('mails')")
+    actor.do(begin)
+    actor.do(execute, "SELECT pgmq.drop_queue('orders')")
+    queue("mails").send(1)
+    assert len(queue("mails").read()) == 1
+    assert Message.objects.filter(queue__name="mails").count() == 1
+    actor.do(commit)
+
+
+def test_django_drops_a_queue_with_views_and_a_notifying_trigger(made):
+    made("enable_notify_insert('orders', 0)")
+    made("send('orders', '1')")
+    assert Message.objects.drop_queue("orders")
+    made("create('orders')")
+    assert run_sql("SELECT * FROM pgmq.q_orders") == []
+
+
+def test_topics_use_the_grammar_of_pgmq(made):
+    made("bind_topic('logs.#', 'orders')")
+    made("bind_topic('logs.*', 'orders')")
+    made("bind_topic('logs.*', 'mails')")
+    assert made("send_topic('logs.eu', '1')") == [(2,)]
+    assert made("send_topic('logs.eu.de', '1')") == [(1,)]
+    assert made("send_topic('logs', '1')") == [(0,)]
+    assert made("unbind_topic('logs.#', 'orders')") == [(True,)]
+    Message.objects.drop_queue("orders")
+    Message.objects.create_queue("orders")
+    assert made("send_topic('logs.eu', '1')") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "send($1, $2, $3)",
+        "send_batch($1, ARRAY[$2]::jsonb[], $3)",
+        "set_vt($1, 1, $3)",
+    ],
+)
+def test_a_client_that_names_no_types_finds_one_function(made, text):
+    made("send('orders', '1')")
+    run_sql(f"PREPARE untyped AS SELECT * FROM pgmq.{text}".replace("$3", "'5'").replace(
+        "$2", "'{}'").replace("$1", "'orders'"))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("send('none', '1')", r"pgmq.q_none\" does not exist"),
+        ("read('orders', NULL, 1)", "not-null"),
+        ("read('orders', 1, -1)", "must not be negative"),
+        ("send_batch('orders', ARRAY[]::jsonb[])", "cannot be NULL or empty"),
+        ("create('a b')", "not valid"),
+        ("create(repeat('a', 48))", "too long"),
+        ("convert_archive_partitioned('orders')", "pgqueue_partition"),
+        ("bind_topic('a.**', 'orders')", "consecutive stars"),
+        ("enable_notify_insert('orders', -1)", "non-negative"),
+    ],
+)
+def test_bad_input_is_refused(made, text, match):
+    refused(text, match)
+
+
+def test_views_are_read_only(made):
+    made("send('orders', '1')")
+    with pytest.raises(DatabaseError, match="read-only view"), transaction.atomic():
+        run_sql("DELETE FROM pgmq.q_orders")
+    assert ids(run_sql("SELECT msg_id FROM pgmq.q_orders")) == [1]
+
+
+# Functions keep their plans for a session: made on empty tables, they must be good on full ones.
+
+CALLS = [
+    "send('orders', '1')",
+    "send('orders', '1', 60)",
+    "read('orders', 0, 1)",
+    "read('orders', 0, 20)",
+    "read_grouped('orders', 0, 5)",
+    "read_grouped_rr('orders', 0, 5)",
+    "read_grouped_head('orders', 0, 5)",
+    "pop('orders', 1)",
+    "archive('orders', 5)",
+    "archive('orders', ARRAY[6, 7]::bigint[])",
+    "delete('orders', 8)",
+    "set_vt('orders', 9, 0)",
+]
+
+
+def rows_read() -> int:
+    [(number,)] = run_sql(
+        "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint "
+        "FROM pg_stat_xact_all_tables WHERE relname ~ '^pgqueue_|^_queue'"
+    )
+    return int(number)
+
+
+@pytest.mark.parametrize("text", CALLS)
+def test_a_plan_made_on_empty_tables_is_good_on_full_ones(made, text):
+    for _ in range(7):
+        made(text)
+    made("send_batch('orders', array_fill('1'::jsonb, ARRAY[3000]))")
+    made("send_batch('orders', array_fill('1'::jsonb, ARRAY[3000]), 60)")
+    queue("mails").send_batch([1] * 3000)
+    for group in range(20):
+        queue("orders").send_batch([1] * 50, group=str(group))
+    made("read('orders', 600, 500)")
+
+    before = rows_read()
+    made(text)
+
+    assert rows_read() - before < 1000
