@@ -39,6 +39,7 @@ _CONSUMER = {
     "message": "SELECT, DELETE, INSERT (id, failure, queue_id, source_id, scheduled_at, priority, "
     "group_key, dedup_key, headers, body)",
     "archive": "SELECT, INSERT",
+    "live": "SELECT",
     **dict.fromkeys(("ready", "deferred", "lease", "waiting", "group", "recheck"), _KEPT),
     "process": _KEPT,
     "history": "SELECT, INSERT, UPDATE",

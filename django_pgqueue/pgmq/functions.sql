@@ -353,18 +353,20 @@ END
 $$;
 
 -- Gives heads to groups without one. In an open transaction, whose locks last, only to as many as the
--- read needs. It searches further only if another reader holds those.
+-- read needs. It searches further if rechecks are of groups that have a head, or of a locked one.
 CREATE OR REPLACE FUNCTION pgmq._promote_some(queue_id integer, qty bigint, clock timestamptz)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     alone boolean := statement_timestamp() = transaction_timestamp();
     batch bigint := CASE WHEN alone THEN 1000 ELSE 10 * least($2, 1000) END;
+    missing bigint := least($2, 1000);
     done record;
 BEGIN
     LOOP
-        done := pgmq._promote($1, p_alone => alone, p_batch => batch,
-                              p_groups => least($2, 1000)::integer, p_clock => $3);
-        EXIT WHEN alone OR done.heads > 0 OR batch > 10000;
+        done := pgmq._promote($1, p_alone => alone, p_batch => batch, p_clock => $3,
+                              p_groups => CASE WHEN alone THEN 1000 ELSE missing END::integer);
+        missing := missing - done.heads;
+        EXIT WHEN alone OR missing <= 0 OR batch >= 10000;
         batch := batch * 10;
     END LOOP;
     RETURN done.rechecks = batch;
@@ -763,6 +765,28 @@ BEGIN
 END
 $$;
 
+-- Messages that are not ready.
+CREATE OR REPLACE FUNCTION pgmq._deferred(queue_id integer, ids bigint[]) RETURNS SETOF pgmq._delivery
+LANGUAGE plpgsql SET enable_seqscan = off AS $$
+#variable_conflict use_column
+DECLARE
+    groups text[];
+BEGIN
+    EXECUTE format('SELECT array_agg(group_key) FROM pgqueue_message_q%s WHERE id = ANY($1)', $1)
+    INTO groups USING $2;
+    RETURN QUERY SELECT
+        NULL, l.id, l.read_ct, (extract(epoch FROM l.last_read_at) * 1000000)::bigint, NULL::jsonb,
+        NULL::jsonb, l.enqueued_at, l.priority, l.group_key, l.attempts,
+        (extract(epoch FROM l.vt) * 1000000)::bigint, NULL::bigint
+    FROM (
+        SELECT id, read_ct, last_read_at, enqueued_at, priority, group_key, attempts, vt
+        FROM pgqueue_deferred WHERE id = ANY($2) AND queue_id + 0 = $1
+        UNION ALL
+        SELECT id, read_ct, last_read_at, enqueued_at, priority, group_key, attempts, vt
+        FROM pgqueue_waiting WHERE queue_id = $1 AND group_key = ANY(groups) AND id = ANY($2)) l;
+END
+$$;
+
 CREATE OR REPLACE FUNCTION pgmq.set_vt(queue_name text, msg_ids bigint[], vt timestamptz)
 RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
 DECLARE
@@ -772,18 +796,7 @@ BEGIN
     PERFORM pgmq._needs_vt($1, $3 IS NOT NULL);
     done := pgmq._settle(q.id, 'set_vt', pgmq._ids(q.base, $2), $3);
     RETURN QUERY SELECT * FROM pgmq._records(q, ARRAY(
-        SELECT ROW(NULL, l.id, l.read_ct, extract(epoch FROM l.last_read_at) * 1000000, NULL, NULL,
-                   l.enqueued_at, l.priority, l.group_key, l.attempts,
-                   extract(epoch FROM l.vt) * 1000000, NULL)::pgmq._delivery
-        FROM (
-            SELECT d.id, d.read_ct, d.last_read_at, d.enqueued_at, d.priority, d.group_key,
-                   d.attempts, d.vt
-            FROM pgqueue_deferred d WHERE d.id = ANY(done) AND d.queue_id + 0 = q.id
-            UNION ALL
-            SELECT w.id, w.read_ct, w.last_read_at, w.enqueued_at, w.priority, w.group_key,
-                   w.attempts, w.vt
-            FROM pgqueue_waiting w WHERE w.id = ANY(done) AND w.queue_id = q.id) l
-        ORDER BY l.id));
+        SELECT d FROM pgmq._deferred(q.id, done) d ORDER BY d.id));
 END
 $$;
 
@@ -792,7 +805,7 @@ $$;
 -- ------------------------------------------------------------------ metrics
 
 CREATE OR REPLACE FUNCTION pgmq.metrics(queue_name text) RETURNS pgmq.metrics_result
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     q pgmq._opened := pgmq._open($1);
     r pgmq.metrics_result;

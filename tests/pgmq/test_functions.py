@@ -65,9 +65,10 @@ def test_what_a_client_sends_django_reads(made):
 @pytest.mark.parametrize("unlogged", [False, True])
 def test_what_django_sends_a_client_reads_and_archives(pgmq, unlogged):
     Message.objects.create_queue("orders", unlogged=unlogged)
+    pgmq("create('orders')")  # makes its views
     pk = queue("orders").send({"a": 1}, headers={"k": 1})
     [row] = pgmq("read('orders', 30, 10)")
-    assert (row[0], row[1], row[5], row[6]) == (pk, 1, {"a": 1}, {"k": 1})
+    assert (row[0], row[1], row[5], row[6]) == (pk, 1, '{"a": 1}', '{"k": 1}')
     assert row[4] - row[3] == dt.timedelta(seconds=30)
     assert pgmq("archive('orders', %s)", pk) == [(True,)]
     assert ArchivedMessage.objects.get(pk=pk).state == "COMPLETED"
@@ -84,7 +85,7 @@ def test_a_batch_that_was_read_is_settled_once(made, operation, qty):
     assert ids(made(f"{operation}('orders', %s::bigint[])", half)) == half
     assert ids(made(f"{operation}('orders', %s::bigint[])", sent)) == sent[qty // 2 :]
     assert made("metrics('orders')")[0][1] == 0
-    assert len(run_sql("SELECT FROM pgmq.a_orders")) == (qty if operation == "archive" else 0)
+    assert len(run_sql("SELECT msg_id FROM pgmq.a_orders")) == (qty if operation == "archive" else 0)
 
 
 @pytest.mark.parametrize("state", ["ready", "delayed", "waiting", "leased", "batched"])
@@ -152,7 +153,7 @@ def send_groups(*groups: str) -> None:
 
 
 def bodies(rows):
-    return "".join(row[5] for row in rows)
+    return "".join(row[5].strip('"') for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +215,7 @@ def test_a_dropped_queue_is_gone_for_all_and_its_tables_go_with_maintenance(comm
     assert ids(committed_pgmq("send('orders', '2')")) == [1]
     Message.objects.maintain_all()
     assert [each.name for each in Queue.objects.all()] == ["orders"]
-    assert [row[5] for row in committed_pgmq("read('orders', 30, 5)")] == [2]
+    assert [row[5] for row in committed_pgmq("read('orders', 30, 5)")] == ["2"]
 
 
 def test_a_drop_in_an_open_transaction_stops_no_other_queue(committed_pgmq, actor):
@@ -261,8 +262,11 @@ def test_topics_use_the_grammar_of_pgmq(made):
 )
 def test_a_client_that_names_no_types_finds_one_function(made, text):
     made("send('orders', '1')")
-    run_sql(f"PREPARE untyped AS SELECT * FROM pgmq.{text}".replace("$3", "'5'").replace(
-        "$2", "'{}'").replace("$1", "'orders'"))  # fmt: skip
+    # Literals without a type are resolved as parameters without one.
+    literals = {"$1": "'orders'", "$2": "'{}'", "$3": "'5'"}
+    for parameter, literal in literals.items():
+        text = text.replace(parameter, literal)
+    assert len(made(text)) == 1
 
 
 @pytest.mark.parametrize(
@@ -316,10 +320,10 @@ def rows_read() -> int:
     return int(number)
 
 
-@pytest.mark.parametrize("text", CALLS)
-def test_a_plan_made_on_empty_tables_is_good_on_full_ones(made, text):
-    for _ in range(7):
-        made(text)
+def test_plans_made_on_empty_tables_are_good_on_full_ones(made):
+    for text in CALLS:
+        for _ in range(7):  # from the sixth on, PostgreSQL keeps a plan
+            made(text)
     made("send_batch('orders', array_fill('1'::jsonb, ARRAY[3000]))")
     made("send_batch('orders', array_fill('1'::jsonb, ARRAY[3000]), 60)")
     queue("mails").send_batch([1] * 3000)
@@ -327,7 +331,7 @@ def test_a_plan_made_on_empty_tables_is_good_on_full_ones(made, text):
         queue("orders").send_batch([1] * 50, group=str(group))
     made("read('orders', 600, 500)")
 
-    before = rows_read()
-    made(text)
-
-    assert rows_read() - before < 1000
+    for text in CALLS:
+        before = rows_read()
+        made(text)
+        assert rows_read() - before < 1000, text
