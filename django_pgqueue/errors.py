@@ -209,9 +209,9 @@ class ForeignSchema(PgQueueError):
 
     def __init__(self) -> None:
         super().__init__(
-            "The database has a schema pgmq that this package did not make. Move its messages "
-            "(docs/moving_from_pgmq.md), then DROP EXTENSION pgmq CASCADE, or DROP SCHEMA pgmq "
-            "CASCADE if it was installed without the extension. Nothing was changed."
+            "The database has a schema pgmq that this package did not make. Nothing was changed. "
+            "Move its messages (the documentation's page From PGMQ), then DROP EXTENSION pgmq "
+            "CASCADE, or DROP SCHEMA pgmq CASCADE if it was installed without the extension."
         )
 
 

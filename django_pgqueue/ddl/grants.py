@@ -120,11 +120,13 @@ _RIGHTS_OF_OTHERS = """(
 
 #: The GRANTs on the tables of a new queue. A right to INSERT is one to wake consumers, too.
 INHERITED = f"""
-SELECT concat('GRANT ', privilege, ' ON ', p.parent, '_q', %(queue_id)s::integer, ' TO ', role, option)
+SELECT concat('GRANT ', privilege, ' ON ', p.parent, '_q', %(queue_id)s::integer, ' TO ',
+              role, option)
 FROM unnest(ARRAY{list(PARENTS)}) AS p (parent)
 JOIN {_RIGHTS_OF_OTHERS} ON r.id = p.parent::regclass
 UNION
-SELECT concat('GRANT ', CASE WHEN starts_with(privilege, 'INSERT') THEN 'SELECT, UPDATE' ELSE 'SELECT' END,
+SELECT concat('GRANT ',
+              CASE WHEN starts_with(privilege, 'INSERT') THEN 'SELECT, UPDATE' ELSE 'SELECT' END,
               ' ON SEQUENCE pgqueue_wake_q', %(queue_id)s::integer, ' TO ', role)
 FROM {_RIGHTS_OF_OTHERS} WHERE id = 'pgqueue_message'::regclass
 ORDER BY 1"""

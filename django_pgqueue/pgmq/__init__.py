@@ -1,4 +1,4 @@
-"""The schema ``pgmq``: PGMQ's SQL functions on this package's tables, for clients in any language."""
+"""The schema ``pgmq``: PGMQ's SQL functions on our tables, for clients in any language."""
 
 from __future__ import annotations
 

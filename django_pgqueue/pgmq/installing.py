@@ -118,7 +118,9 @@ def _public(queue_model: Any, schema: str) -> str:
         "create_unlogged": _made(unlogged=True),
         "inherited": grants.INHERITED.replace("%(queue_id)s", "made"),
         "send_overloads": _overloads("send", "queue_name text, msg jsonb", "jsonb"),
-        "send_batch_overloads": _overloads("send_batch", "queue_name text, msgs jsonb[]", "jsonb[]"),
+        "send_batch_overloads": _overloads(
+            "send_batch", "queue_name text, msgs jsonb[]", "jsonb[]"
+        ),
         "send_batch_topic_overloads": _overloads(
             "send_batch_topic",
             "routing_key text, msgs jsonb[]",
@@ -139,9 +141,7 @@ def _with_path(found: re.Match[str], schema: str) -> str:
     return f"{found['start']} SET search_path = {schema}, pg_temp"
 
 
-def _overloads(
-    name: str, fixed: str, headers: str, returns: str = "SETOF bigint"
-) -> str:
+def _overloads(name: str, fixed: str, headers: str, returns: str = "SETOF bigint") -> str:
     """The functions with fewer arguments than all, and with a delay of other types.
 
     A client that names no types finds the one whose delay is text.

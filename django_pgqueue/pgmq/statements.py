@@ -7,6 +7,7 @@ time in place of ``statement_timestamp()``, which stands still while a client po
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from django_pgqueue.ddl.names import table_names
@@ -73,8 +74,8 @@ class Function:
     statement: str
     returns: str = _ID
     dynamic: bool = True
-    names: dict[str, object] = field(default_factory=dict)
-    types: dict[str, str] = field(default_factory=dict)
+    names: Mapping[str, object] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
 
 
 # Bodies are read when it is known which messages are leased.
@@ -109,9 +110,7 @@ FUNCTIONS = (
     Function("read_matching", "read/read", _READ, names={**_NO_BODIES, "any_body": "false"}),
     Function("heads_needed", "read/heads_needed", "TABLE (heads integer)", dynamic=False),
     Function("follow", "read/follow", _DELIVERY, dynamic=False, names=_NO_BODIES),
-    Function(
-        "promote", "groups/promote", "TABLE (heads bigint, rechecks bigint)", dynamic=False
-    ),
+    Function("promote", "groups/promote", "TABLE (heads bigint, rechecks bigint)", dynamic=False),
     Function("set_back", "groups/set_back", dynamic=False),
     Function("fail", "settle/fail"),
     Function("dead_letter", "settle/dead_letter", names=_DEAD, types={"dead_id": "integer"}),

@@ -9,6 +9,7 @@ from django.db import DatabaseError, transaction
 
 from django_pgqueue import queue
 from django_pgqueue.models import ArchivedMessage, Message, Queue
+from tests.actors import begin, commit, execute
 from tests.conftest import run_sql
 from tests.pgmq.conftest import call
 
@@ -85,7 +86,9 @@ def test_a_batch_that_was_read_is_settled_once(made, operation, qty):
     assert ids(made(f"{operation}('orders', %s::bigint[])", half)) == half
     assert ids(made(f"{operation}('orders', %s::bigint[])", sent)) == sent[qty // 2 :]
     assert made("metrics('orders')")[0][1] == 0
-    assert len(run_sql("SELECT msg_id FROM pgmq.a_orders")) == (qty if operation == "archive" else 0)
+    assert len(run_sql("SELECT msg_id FROM pgmq.a_orders")) == (
+        qty if operation == "archive" else 0
+    )
 
 
 @pytest.mark.parametrize("state", ["ready", "delayed", "waiting", "leased", "batched"])
@@ -180,8 +183,6 @@ def test_a_group_goes_on_when_its_head_is_archived(made):
 
 
 def test_a_reader_in_a_transaction_leaves_groups_to_a_second_reader(committed_pgmq, actor):
-    from tests.actors import begin, commit, execute
-
     committed_pgmq("create('orders')")
     send_groups("a", "a", "a", "b")
     actor.do(begin)
@@ -219,8 +220,6 @@ def test_a_dropped_queue_is_gone_for_all_and_its_tables_go_with_maintenance(comm
 
 
 def test_a_drop_in_an_open_transaction_stops_no_other_queue(committed_pgmq, actor):
-    from tests.actors import begin, commit, execute
-
     committed_pgmq("create('orders')")
     committed_pgmq("create('mails')")
     actor.do(begin)

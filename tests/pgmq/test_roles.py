@@ -5,27 +5,41 @@ from __future__ import annotations
 import pytest
 from django.core.management import call_command
 
+from django_pgqueue import queue
 from django_pgqueue.models import Message
+from tests.conftest import run_sql
 from tests.management.roles import acting, refused, role  # noqa: F401
 from tests.pgmq.conftest import call
 
-SEND = ("send('orders', '1')", "send('orders', '1', 60)", "send_batch('orders', ARRAY['1']::jsonb[])",
-        "send('orders', '1', '{\"x-pgmq-group\": \"7\"}'::jsonb)", "send_topic('a', '1')")  # fmt: skip
-CONSUME = ("read('orders', 30, 1)", "read('orders', 0, 20)", "read_grouped('orders', 30, 5)",
-           "pop('orders')", "archive('orders', 3)", "delete('orders', 4)", "set_vt('orders', 5, 0)",
-           "purge_queue('orders')")  # fmt: skip
+SEND = (
+    "send('orders', '1')",
+    "send('orders', '1', 60)",
+    "send_batch('orders', ARRAY['1']::jsonb[])",
+    "send('orders', '1', '{\"x-pgmq-group\": \"7\"}'::jsonb)",
+    "send_topic('a', '1')",
+)
+CONSUME = (
+    "read('orders', 30, 1)",
+    "read('orders', 0, 20)",
+    "read_grouped('orders', 30, 5)",
+    "pop('orders')",
+    "archive('orders', 3)",
+    "delete('orders', 4)",
+    "set_vt('orders', 5, 0)",
+    "purge_queue('orders')",
+)
 LOOK = ("list_queues()", "metrics('orders')", "metrics_all()", "q_orders", "a_orders", "meta")
 MANAGE = ("create('other')", "drop_queue('orders')", "enable_notify_insert('orders')")
 
 
-def may(role: str, *texts: str) -> None:
-    with acting(role):
+def may(name: str, *texts: str) -> None:
+    with acting(name):
         for text in texts:
             call(text)
 
 
-def may_not(role: str, *texts: str) -> None:
-    with acting(role):
+def may_not(name: str, *texts: str) -> None:
+    with acting(name):
         for text in texts:
             assert refused(lambda text=text: call(text)), text
 
@@ -61,11 +75,6 @@ def test_a_role_without_rights_on_the_schema_sends_to_a_queue_that_notifies(role
     Message.objects.create_queue("orders")
     call_command("pgqueue_grants", "--role", role, "--for", "sender", "--apply", verbosity=0)
     committed_pgmq("enable_notify_insert('orders')")
-    from tests.conftest import run_sql
-
     run_sql(f"REVOKE USAGE ON SCHEMA pgmq FROM {role}")
     with acting(role):
-        Message.objects.resolve("orders")
-        from django_pgqueue import queue
-
         queue("orders").send(1)
