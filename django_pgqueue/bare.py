@@ -24,7 +24,7 @@ from psycopg.rows import tuple_row
 from psycopg.types.string import TextLoader
 
 from django_pgqueue import arguments
-from django_pgqueue.engine.queue import OpenQueue, clear_lost
+from django_pgqueue.engine.open_queue import OpenQueue, clear_lost
 from django_pgqueue.engine.read.grouped import read_grouped, read_grouped_rr
 from django_pgqueue.engine.read.polling import read_with_poll
 from django_pgqueue.engine.read.reading import peek, pop, read

@@ -23,7 +23,7 @@ def pytest_fixture_setup(
         apps = import_module("django.apps").apps
         if apps.is_installed("django_pgqueue"):
             with request.getfixturevalue("django_db_blocker").unblock():
-                import_module("django_pgqueue.testing.tables").replace_plain_tables()
+                import_module("django_pgqueue.testing.databases").replace_plain_tables()
     return result
 
 

@@ -21,7 +21,8 @@ from pyspark_pgqueue.planning import Task
 
 __all__ = ["arrow_schema", "batches", "read"]
 
-# Joins must look messages up by key: any other join reads all messages for each task.
+# Joins look messages up by key: other joins read all messages for each task, unless it is cut by
+# id (planning.MERGING).
 SETUP = (
     "SET enable_hashjoin = off",
     "SET enable_mergejoin = off",

@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 
 from django_pgqueue.bare import open_queues
 from django_pgqueue.engine.metrics.measuring import metrics
-from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.settle.outcomes import complete, fail, retry
 from django_pgqueue.engine.settle.settling import by_receipts, hold
 from django_pgqueue.types import Receipt
@@ -161,7 +161,7 @@ class QueueStream(Stream):
         return self._batch.as_dict()
 
     def _may_look(self) -> bool:
-        """Whether it is time for a read, and enough messages are there."""
+        """Whether it is time for a read, and enough messages are readable."""
         if monotonic() - self._looked_at < IDLE:
             return False
         if self._suspects or self._patience.is_over(lambda most: self._readable()):
@@ -213,7 +213,7 @@ class QueueStream(Stream):
     # Leases
 
     def _queues(self, condition: str = "true") -> list[OpenQueue]:
-        """The chosen queues of which a condition is true."""
+        """The chosen queues that meet a condition."""
         chosen = planning.queues(self._connection, self.options, may_be_dropped=True)
         there = {name.lower() for _, name in chosen}
         for name in self.options.subscribe:
@@ -255,7 +255,7 @@ class QueueStream(Stream):
         return dt.timedelta(seconds=self.options.visibility_timeout or queue.visibility_timeout)
 
     def _held(self, batch: Batch, tries: int) -> list[Held]:
-        """The deliveries of a batch that was served so often, of queues that still exist."""
+        """A batch's deliveries in the queues that still exist, with the receipts of this try."""
         ids = [each.queue_id for each in batch.deliveries]
         found = open_queues(self._runner, "id = ANY(%(ids)s)", {"ids": ids})
         opened = {queue.id: queue for queue in found}
@@ -302,15 +302,15 @@ class QueueStream(Stream):
         return after
 
     def _dead_letter(self, queue: OpenQueue, receipt: Receipt) -> None:
-        """Dead-letter a message with which a batch failed as often as it may be delivered."""
+        """Dead-letter a message that has used up its deliveries, the last one alone in a batch."""
         error = refusals.error_of(self._connection, receipt.id)
         told = f"the last error: {error}" if error else "the driver's log has the error"
         text = f"gave up after {receipt.read_ct} deliveries, the last alone in a batch; {told}"
         fail(queue, {receipt: text}, reason="max_deliveries")
 
     def _acknowledge(self, batch: Batch) -> None:
-        """Archive a batch that Spark has committed, and give back the part that was not served.
-        Doing it a second time changes nothing.
+        """Archive a batch that Spark has committed, and release the part that was not served.
+        A second call changes nothing.
         """
         if batch.number == self._acknowledged:
             return

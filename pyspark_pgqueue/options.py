@@ -25,7 +25,7 @@ maxBytesPerTrigger         no limit             bytes of bodies in one micro-bat
                                                 (consume only)
 minOffsetsPerTrigger       1                    rows that a micro-batch waits for
 maxTriggerDelay            15m                  how long it waits for them at most
-onError                    deadLetter           what becomes of messages that the sink's function
+onError                    deadLetter           what happens to messages that the sink's function
                                                 refuses: deadLetter, or retry (consume only)
 visibilityTimeout          the queue's          seconds after which a dead driver's messages are
                                                 delivered to others (consume only)

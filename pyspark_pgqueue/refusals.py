@@ -1,4 +1,4 @@
-"""Messages that the function of a sink refuses: it names them by their ids.
+"""Messages that a sink's function refuses, named by their ids.
 
 >>> def store(frame, number):
 ...     rows = frame.collect()
@@ -29,10 +29,10 @@ def each_batch(function: Batch, url: str | None = None) -> Batch:
 
     ``function`` takes a DataFrame with the column ``id``, and the batch's number. If it raises
     :class:`Refused`, it is called again without these messages. It may also return the ids that it
-    refuses, or a dict of ids and errors: the others are done. What becomes of refused messages says
-    the stream's option ``onError``.
+    refuses, or a dict of ids and errors: the others are done. The stream's option ``onError``
+    decides what happens to refused messages.
 
-    The error of a function that fails with one message alone is kept for its dead letter.
+    If the function fails with one message alone, its error is kept for the dead letter.
 
     Arguments:
         url: the database of the queues; by default ``PGQUEUE_URL``.

@@ -1,4 +1,4 @@
-"""The rows of the database about lakes and export runs.
+"""Lakes and export runs in the database.
 
 A run is a row of ``pgqueue_export_run``, recorded before its first file is written. It is RUNNING
 until the names of its files are recorded, and PUBLISHING until the files are visible. A run that
@@ -295,7 +295,7 @@ def store_schemas(connection: psycopg.Connection[Any], lake: Lake, schemas: dict
 
 
 def replaced(connection: psycopg.Connection[Any], lake: Lake) -> set[str]:
-    """The files whose rows are in other files of the lake by now."""
+    """The files whose rows a compaction wrote to other files."""
     rows = connection.execute(
         "SELECT jsonb_array_elements_text(manifest -> 'remove') FROM pgqueue_export_run "
         "WHERE lake_id = %s AND kind = 'COMPACT' AND state IN ('PUBLISHING', 'DONE')",

@@ -1,14 +1,12 @@
-"""How a batch of a queue is served again that Spark has not committed.
+"""Which part of a batch to serve when Spark repeats it.
 
-The first time it is served whole: the driver may have died after the sink had it, and a sink knows
-a batch by its number. From then on the batch is taken to fail, and a part of it is served, smaller
-each time, until one message is alone. If that message has used up its deliveries, it is
-dead-lettered. The messages that were not served go back to the queue when the batch is committed,
-and their deliveries are not counted.
+Spark repeats a batch that it has not committed. The first repetition has the whole batch, since the
+driver may have died after the sink stored it. Later ones have a part, smaller each time, until one
+message is alone. If that message has no deliveries left, it is dead-lettered. When the batch is
+committed, messages that were not served return to the queue, and their deliveries are not counted.
 
-What a sink may have is what the tasks read last: a sink that finds a batch's number among its own
-does not read. So a task records that it reads a smaller part, and only what was recorded is
-acknowledged.
+A sink may have stored what the tasks read last. It reads nothing if it knows the batch's number. So
+a task that reads a smaller part records that, and only the recorded part is acknowledged.
 """
 
 from __future__ import annotations
@@ -29,23 +27,23 @@ FORGOTTEN_AFTER = "30 days"
 
 @dataclass(frozen=True)
 class Serving:
-    """How often a batch was served, and how many of its messages are."""
+    """How often a batch was served, and which part of it."""
 
     tries: int = 1
-    #: Those that the sink may have: its tasks read them last. None: all.
+    #: The number of messages that the tasks read last, and the sink may have. None: all.
     served: int | None = None
-    #: Whether what became of them is written.
+    #: Whether the messages' outcomes are written.
     acknowledged: bool = False
-    #: Those that the next tasks read. None: all.
+    #: The number of messages that the next tasks read. None: all.
     planned: int | None = None
 
 
 def part(total: int, tries: int, deliveries: int, most: int) -> int:
-    """How many of a batch's messages to serve at this try.
+    """The number of a batch's messages to serve in this try.
 
     Arguments:
-        deliveries: of the batch's first message, with this one.
-        most: how often it may be delivered.
+        deliveries: of the batch's first message, this one included.
+        most: the deliveries that it may have.
 
     >>> [part(1000, tries, tries, 20) for tries in (1, 2, 3, 4, 11, 12)]
     [1000, 1000, 500, 250, 1, 1]
@@ -58,7 +56,7 @@ def part(total: int, tries: int, deliveries: int, most: int) -> int:
 
 
 def load(connection: psycopg.Connection[Any], stream: str, number: int) -> Serving:
-    """How a batch was served so far."""
+    """Load how a batch was served."""
     row = connection.execute(
         "SELECT tries, served, acknowledged FROM pgqueue_stream "
         "WHERE id = %s AND number = %s FOR UPDATE",
@@ -83,7 +81,7 @@ def store(connection: psycopg.Connection[Any], stream: str, number: int, serving
 
 
 def reading(stream: str, number: int, serving: Serving) -> str:
-    """The statement by which a task records that it reads the planned part; empty if not needed.
+    """SQL by which a task records that it reads the planned part; empty if that is recorded.
 
     ``{written}`` stands for :func:`written`.
     """
@@ -97,7 +95,7 @@ def reading(stream: str, number: int, serving: Serving) -> str:
 
 
 def written() -> str:
-    """SQL, for a task: whether the sink ``pgqueue`` has this batch. It looks after it has read."""
+    """SQL for a task: whether the sink ``pgqueue`` has this batch. It reads before it checks."""
     context = TaskContext.get()
     query = context and context.getLocalProperty("sql.streaming.queryId")
     batch = context and context.getLocalProperty("streaming.sql.batchId")

@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from django_pgqueue import ddl
 from django_pgqueue.bare import BareRunner, open_queues
-from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.send.sending import window
 from pyspark_pgqueue import planning
 from pyspark_pgqueue.columns import SENT

@@ -1,5 +1,5 @@
-"""Streams. What both kinds have in common, and the archive as a stream: newly archived messages,
-without gaps or duplicates.
+"""What both kinds of stream share, and the archive as a stream: newly archived messages, without
+gaps or duplicates.
 
 An offset of the archive is a snapshot (see :mod:`.offsets`). A transaction that commits late is
 therefore delivered late, and delays no other.

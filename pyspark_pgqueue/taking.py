@@ -10,7 +10,7 @@ from itertools import groupby
 
 from django_pgqueue import arguments, ddl
 from django_pgqueue.ddl.times import as_microseconds
-from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.read.grouped import follow
 from django_pgqueue.engine.read.reading import lease
 from django_pgqueue.engine.rows import Delivery
@@ -131,7 +131,7 @@ def groups_of(queue: OpenQueue, receipts: Sequence[Receipt]) -> dict[int, str]:
 
 
 def archived(queue: OpenQueue, receipts: Sequence[Receipt]) -> set[Receipt]:
-    """Those whose message this very delivery archived, as when a call's answer was lost."""
+    """The receipts whose own delivery archived the message, as in a call whose answer was lost."""
     if not receipts:
         return set()
     archive = ddl.own_table("pgqueue_archive", queue.id)

@@ -30,7 +30,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 PURE_MODULES = [
     "django_pgqueue.acks",
     "django_pgqueue.admin.charts",
-    "django_pgqueue.admin.spans",
+    "django_pgqueue.admin.durations",
     "django_pgqueue.templatetags.pgqueue_admin",
     "django_pgqueue.arguments",
     "django_pgqueue.bodies",

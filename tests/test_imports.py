@@ -130,11 +130,11 @@ REFUSED = {
     "module-without-a-layer": {"surprise.py": ""},
     "model-in-the-engine": {
         "models/queue.py": "",
-        "engine/queue.py": "from django_pgqueue.models import queue",
+        "engine/open_queue.py": "from django_pgqueue.models import queue",
     },
     "django-behind-the-engine": {
         "wake.py": "import django",
-        "engine/queue.py": "from django_pgqueue import wake",
+        "engine/open_queue.py": "from django_pgqueue import wake",
     },
     "cycle-in-the-engine": {
         "engine/send/sending.py": "from django_pgqueue.engine.read import reading",

@@ -11,7 +11,7 @@ import pytest
 from django.db import OperationalError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_pgqueue import runner as cursors
+from django_pgqueue import django_runner as cursors
 from django_pgqueue.conf import settings as pgqueue_settings
 from django_pgqueue.engine import runner as engine_runner
 from django_pgqueue.models import BoundQueue, Message, Queue

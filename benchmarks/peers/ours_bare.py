@@ -11,7 +11,7 @@ from benchmarks import database
 from benchmarks.peers import ours
 from django_pgqueue.bare import open_queue
 from django_pgqueue.decoding import decode
-from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.read.reading import lease
 from django_pgqueue.engine.send.sending import send_batch
 from django_pgqueue.engine.settle.outcomes import complete

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from django.http import HttpRequest
 
 from django_pgqueue.admin.access import queues_for
+from django_pgqueue.admin.queries import ask
 from django_pgqueue.admin.search import Extent
-from django_pgqueue.admin.statements import ask
 from django_pgqueue.engine.statements import compose
 from django_pgqueue.models import Queue
 

@@ -8,7 +8,7 @@ from django.http import HttpResponse
 from django.utils.translation import gettext as _
 
 from django_pgqueue import ddl
-from django_pgqueue.admin import statements
+from django_pgqueue.admin import queries
 from django_pgqueue.admin.overview import LONG_TRANSACTION
 from django_pgqueue.admin.page import Page
 from django_pgqueue.models import Queue
@@ -28,7 +28,7 @@ class HealthPage(Page):
     template = "health"
 
     def answer(self) -> HttpResponse:
-        ask = partial(statements.ask, using=Queue.objects.database())
+        ask = partial(queries.ask, using=Queue.objects.database())
         kept = self.owner.queues(self.request).filter(retention__isnull=False).order_by("name")
         return self.render_live(
             {

@@ -23,8 +23,8 @@ from django_pgqueue.admin.masking import mask_json, mask_text
 from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.patience import SECONDS, limited
 from django_pgqueue.admin.places import LIVE, Place, Standing, standing_sql
+from django_pgqueue.admin.queries import ask
 from django_pgqueue.admin.search import MOST, Found, Looked, Search, is_number
-from django_pgqueue.admin.statements import ask
 from django_pgqueue.models import Queue
 from django_pgqueue.models.bulk import Kind
 from django_pgqueue.templatetags.pgqueue_admin import EMPTY, cut, number

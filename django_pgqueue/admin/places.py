@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue.admin.statements import ask
+from django_pgqueue.admin.queries import ask
 from django_pgqueue.engine.statements import Part, compose
 
 if TYPE_CHECKING:

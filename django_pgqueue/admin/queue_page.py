@@ -20,10 +20,10 @@ from django_pgqueue.admin.failures_page import shown_group
 from django_pgqueue.admin.overview import judged, name_of, short_error
 from django_pgqueue.admin.overview_page import FiguresPage
 from django_pgqueue.admin.processes import look_of
+from django_pgqueue.admin.queries import ask
 from django_pgqueue.admin.queue_actions import PurgePage
 from django_pgqueue.admin.send import SendPage
 from django_pgqueue.admin.series import COUNTS, Span, charts
-from django_pgqueue.admin.statements import ask
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.history.recent import LATELY, Counts, Recent, Times
 from django_pgqueue.models import History, Message, Process, Queue

@@ -17,13 +17,13 @@ from django_pgqueue.admin import generic
 from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.base import PageAdmin
 from django_pgqueue.admin.bulk_actions import NOT_TYPED
+from django_pgqueue.admin.durations import SpanField
 from django_pgqueue.admin.overview import name_of
 from django_pgqueue.admin.overview_page import OverviewJson, OverviewPage
 from django_pgqueue.admin.patience import patiently
 from django_pgqueue.admin.queue_actions import PausePage, PurgePage, RedrivePage, ResumePage
 from django_pgqueue.admin.queue_page import QueueOverviewPage
 from django_pgqueue.admin.send import SendPage
-from django_pgqueue.admin.spans import SpanField
 from django_pgqueue.errors import QueueBusy, QueueNotFound
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.templatetags.pgqueue_admin import counted

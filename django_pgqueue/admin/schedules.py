@@ -21,10 +21,10 @@ from django.utils.translation import gettext_lazy
 from django_pgqueue.admin import generic
 from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.base import PageAdmin
+from django_pgqueue.admin.durations import SpanField
 from django_pgqueue.admin.json_text import JSONText
 from django_pgqueue.admin.page import Page
-from django_pgqueue.admin.spans import SpanField
-from django_pgqueue.admin.statements import ask
+from django_pgqueue.admin.queries import ask
 from django_pgqueue.errors import PgQueueError
 from django_pgqueue.models import Schedule
 from django_pgqueue.templatetags.pgqueue_admin import EMPTY, when

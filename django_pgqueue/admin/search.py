@@ -17,10 +17,10 @@ from django.http import QueryDict
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
+from django_pgqueue.admin.durations import span_of
 from django_pgqueue.admin.json_text import as_jsonb
 from django_pgqueue.admin.places import ENDED, LIVE, Place, listed
-from django_pgqueue.admin.spans import span_of
-from django_pgqueue.admin.statements import ask, rows
+from django_pgqueue.admin.queries import ask, rows
 from django_pgqueue.engine.statements import compose
 
 __all__ = [

@@ -14,10 +14,10 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.admin.contents import find_message, is_large
+from django_pgqueue.admin.durations import SpanField
 from django_pgqueue.admin.json_text import JSONText
 from django_pgqueue.admin.masking import mask, unmasked
 from django_pgqueue.admin.page import QueuePage
-from django_pgqueue.admin.spans import SpanField
 from django_pgqueue.admin.timeline import HEADER
 from django_pgqueue.errors import InvalidArgument, InvalidMessage
 from django_pgqueue.models import Message, Queue

@@ -14,7 +14,7 @@ from typing import Any
 
 from django.db.migrations.recorder import MigrationRecorder
 
-from django_pgqueue.ddl import statements
+from django_pgqueue.ddl import run_sql
 from django_pgqueue.ddl.names import MESSAGE, PARENTS, own_table
 from django_pgqueue.ddl.triggers import SEND_TRIGGER, send_trigger
 
@@ -57,7 +57,7 @@ def damage(connection: Any) -> list[Damage]:
         if row is None or not _is_of_this_release(connection):
             return []
         (schema,) = row
-        made = statements.made(schema)
+        made = run_sql.made(schema)
         return [
             *_functions(cursor, schema, made),
             *_tables(cursor, schema),

@@ -16,9 +16,9 @@ metrics   message counts and ages
 alike. Other statements include their parts.
 
 An operation is a function whose first argument is an open queue
-(:class:`django_pgqueue.engine.queue.OpenQueue`). It runs one or a few statements and returns named
-tuples (:mod:`django_pgqueue.engine.rows`). The queue's *runner* runs statements and transactions
-(:mod:`django_pgqueue.engine.runner`).
+(:class:`django_pgqueue.engine.open_queue.OpenQueue`). It runs one or a few statements and returns
+named tuples (:mod:`django_pgqueue.engine.rows`). The queue's *runner* runs statements and
+transactions (:mod:`django_pgqueue.engine.runner`).
 :class:`django_pgqueue.models.BoundQueue` has a method for each; ``Message.objects`` and the async
 twins are made of its methods.
 

@@ -7,9 +7,9 @@ import json
 from django.db import connections
 
 from django_pgqueue import ddl
+from django_pgqueue.django_runner import runner
 from django_pgqueue.engine.metrics import measuring
 from django_pgqueue.history.lock import run_alone
-from django_pgqueue.runner import runner
 
 __all__ = ["sample", "seconds_until_due"]
 

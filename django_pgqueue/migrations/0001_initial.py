@@ -17,7 +17,7 @@ import django.db.models.functions.text
 from django.db import migrations, models
 
 import django_pgqueue.validators
-from django_pgqueue.ddl import statements
+from django_pgqueue.ddl import run_sql
 
 
 class Migration(migrations.Migration):
@@ -144,15 +144,15 @@ class Migration(migrations.Migration):
         ),
         migrations.SeparateDatabaseAndState(
             database_operations=[
-                statements.run("messages"),
-                statements.run("live"),
-                statements.run("wake"),
-                statements.run("send"),
-                statements.run("groups"),
-                statements.run("claim_keys"),
-                statements.run("clear_lost"),
-                statements.run("truncate"),
-                statements.run("repair"),
+                run_sql.run("messages"),
+                run_sql.run("live"),
+                run_sql.run("wake"),
+                run_sql.run("send"),
+                run_sql.run("groups"),
+                run_sql.run("claim_keys"),
+                run_sql.run("clear_lost"),
+                run_sql.run("truncate"),
+                run_sql.run("repair"),
             ],
             state_operations=[
                 migrations.CreateModel(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import django.db.models.deletion
 from django.db import migrations, models
 
-from django_pgqueue.ddl import statements
+from django_pgqueue.ddl import run_sql
 
 
 class Migration(migrations.Migration):
@@ -101,7 +101,7 @@ class Migration(migrations.Migration):
         ),
         migrations.SeparateDatabaseAndState(
             database_operations=[
-                statements.run("pipeline"),
+                run_sql.run("pipeline"),
             ],
             state_operations=[
                 migrations.CreateModel(
@@ -339,7 +339,7 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
-        statements.RunPostgreSQL(
+        run_sql.RunPostgreSQL(
             "ALTER TABLE pgqueue_export_run ADD FOREIGN KEY (lake_id) REFERENCES pgqueue_lake "
             "ON DELETE CASCADE",
             migrations.RunSQL.noop,

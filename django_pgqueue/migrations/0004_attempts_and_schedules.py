@@ -11,7 +11,7 @@ import django.core.validators
 import django.db.models.deletion
 from django.db import migrations, models
 
-from django_pgqueue.ddl import statements
+from django_pgqueue.ddl import run_sql
 
 
 class Migration(migrations.Migration):
@@ -188,5 +188,5 @@ class Migration(migrations.Migration):
                 ]
             ),
         ),
-        statements.extend_rights("pgqueue_attempt", "pgqueue_schedule"),
+        run_sql.extend_rights("pgqueue_attempt", "pgqueue_schedule"),
     ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import django.db.models.deletion
 from django.db import migrations, models
 
-from django_pgqueue.ddl import statements
+from django_pgqueue.ddl import run_sql
 
 
 class Migration(migrations.Migration):
@@ -170,6 +170,6 @@ class Migration(migrations.Migration):
                 fields=("question", "queue", "kind"), name="pgqueue_bulk_action_question"
             ),
         ),
-        statements.extend_rights("pgqueue_bulk_action", "pgqueue_bulk_action_part"),
-        statements.run("policies"),
+        run_sql.extend_rights("pgqueue_bulk_action", "pgqueue_bulk_action_part"),
+        run_sql.run("policies"),
     ]

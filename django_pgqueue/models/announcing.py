@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django_pgqueue import signals
-from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.rows import Deliveries, Delivery
 from django_pgqueue.engine.send import sending
 

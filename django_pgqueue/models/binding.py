@@ -7,11 +7,11 @@ from typing import Any, ClassVar, TypeVar
 
 from django.db import connections, models, transaction
 
-from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.django_runner import database_key
+from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.models import columns
 from django_pgqueue.models.queue import Queue
-from django_pgqueue.runner import database_key
 from django_pgqueue.topics import Router, routing_key
 from django_pgqueue.validators import validate_topic_pattern
 

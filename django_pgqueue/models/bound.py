@@ -12,7 +12,7 @@ from django.db import DatabaseError
 from django_pgqueue import arguments, maintenance
 from django_pgqueue.acks import Failure, Outcome
 from django_pgqueue.engine.metrics import measuring
-from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.read import grouped, polling, reading
 from django_pgqueue.engine.redrive import redriving
 from django_pgqueue.engine.rows import Delivery
@@ -23,7 +23,7 @@ from django_pgqueue.engine.settle.settling import Target
 from django_pgqueue.models import announcing, results
 from django_pgqueue.models.attempt import Attempt
 from django_pgqueue.models.queue import Queue, reopened
-from django_pgqueue.models.queues import QueuesManager
+from django_pgqueue.models.queues_manager import QueuesManager
 from django_pgqueue.models.twins import documented, twin_of
 from django_pgqueue.types import Delay, Maintained, Metrics, Receipt, Settled, State
 

@@ -23,7 +23,7 @@ from django.utils.translation import gettext, gettext_lazy
 
 from django_pgqueue import signals
 from django_pgqueue.ddl.locks import KEPT, milliseconds, set_locally
-from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.redrive import redriving
 from django_pgqueue.engine.settle import settling
 from django_pgqueue.errors import QueueNotFound

@@ -10,7 +10,7 @@ from django_pgqueue.engine.settle.settling import Target
 from django_pgqueue.models.bound import BoundQueue, bound_to
 from django_pgqueue.models.queryset import MessageQuerySet
 from django_pgqueue.models.queue import Queue
-from django_pgqueue.models.queues import QueuesManager
+from django_pgqueue.models.queues_manager import QueuesManager
 from django_pgqueue.models.twins import documented, twin_of
 from django_pgqueue.types import Delay, Metrics, Settled
 

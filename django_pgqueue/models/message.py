@@ -17,7 +17,7 @@ from django.utils.translation import gettext, gettext_lazy
 from django_pgqueue import ddl
 from django_pgqueue.acks import Ack, Nack, Outcome, Reject
 from django_pgqueue.decoding import decode
-from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.rows import Delivery
 from django_pgqueue.engine.settle import outcomes, settling
 from django_pgqueue.errors import ImmutableMessage, LeaseLost, NeverRead

@@ -18,11 +18,11 @@ from django_pgqueue import arguments, ddl, errors, pgmq
 from django_pgqueue.conf import settings
 from django_pgqueue.ddl import locks
 from django_pgqueue.ddl.names import own_tables
-from django_pgqueue.engine.queue import OpenQueue, clear_lost
+from django_pgqueue.django_runner import database_key, runner
+from django_pgqueue.engine.open_queue import OpenQueue, clear_lost
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.maintenance import tables
 from django_pgqueue.models import columns
-from django_pgqueue.runner import database_key, runner
 from django_pgqueue.sqlstates import UNDEFINED_TABLE, is_gone, sqlstate
 from django_pgqueue.validators import validate_queue_name
 

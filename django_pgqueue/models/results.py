@@ -13,7 +13,7 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 
 from django_pgqueue import arguments
-from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.errors import (
     InvalidArgument,
     MessageCancelled,

@@ -20,7 +20,7 @@ from django_pgqueue.models.bound import bound_to
 from django_pgqueue.worker.connections import limited, return_pooled, small_pools
 from django_pgqueue.worker.execution import Execution
 from django_pgqueue.worker.fetcher import Fetcher
-from django_pgqueue.worker.health import HealthServer
+from django_pgqueue.worker.health_server import HealthServer
 from django_pgqueue.worker.leases import LeaseKeeper
 from django_pgqueue.worker.listener import Listener
 from django_pgqueue.worker.loop import Loop, for_each

@@ -88,6 +88,38 @@ def test_tasks_that_read_large_bodies_have_fewer_rows(
     assert run(options, wide) == archived
 
 
+def test_cores_share_a_read_unless_it_is_small(
+    url: str, finish: Finish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archived = finish("orders", 3000)
+    run_sql("ANALYZE pgqueue_message, pgqueue_archive")
+
+    _, small = planned(url, columns="id,body")
+    monkeypatch.setattr(planning, "LEAST_BYTES", 10_000)
+    options, shared = planned(url, columns="id,body")
+    _, narrow = planned(url, columns="id")
+
+    assert (len(small), len(shared), len(narrow)) == (1, 4, 1)
+    assert run(options, shared) == archived
+
+
+def test_rows_in_the_order_of_ids_are_cut_by_id_and_others_by_block(
+    url: str, finish: Finish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archived = finish("orders", 3000)
+    run_sql("ANALYZE pgqueue_message, pgqueue_archive")
+    archived += finish("orders", 500)  # behind the histogram's last id
+    monkeypatch.setattr(planning, "LEAST_BYTES", 10_000)
+
+    for cut, correlation in (("a.id >= ", 0.9), ("a.ctid >= ", 2.0)):
+        monkeypatch.setattr(planning, "IN_ORDER", correlation)
+        options, tasks = planned(url, columns="id,body")
+
+        assert len(tasks) > 1
+        assert all(cut in statement for task in tasks[1:] for statement in task.statements)
+        assert run(options, tasks) == sorted(archived)
+
+
 def test_many_tasks_read_each_message_once(read: Read, finish: Finish) -> None:
     archived = finish("orders", 3000) + finish("mails", 500)
 

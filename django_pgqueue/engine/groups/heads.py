@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.open_queue import OpenQueue
 
 __all__ = ["promote", "set_back"]
 

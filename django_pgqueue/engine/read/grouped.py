@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django_pgqueue import arguments
-from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.read.reading import lease, terms
 from django_pgqueue.engine.rows import Deliveries, Delivery, deliveries
 from django_pgqueue.errors import InvalidArgument

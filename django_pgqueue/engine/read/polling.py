@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.read import grouped
 from django_pgqueue.engine.read.reading import lease, next_due
 from django_pgqueue.engine.rows import Deliveries

@@ -17,7 +17,7 @@ import time
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.rows import Delivery
 
 __all__ = ["Position", "position_in"]

@@ -10,7 +10,7 @@ from typing import Any
 from django_pgqueue import arguments
 from django_pgqueue.engine.groups.heads import promote, set_back
 from django_pgqueue.engine.leases.batches import BATCH_FROM, in_batches
-from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.read.positions import Position, position_in
 from django_pgqueue.engine.rows import BLOCKED, EXHAUSTED, RECHECK, Deliveries, Delivery, deliveries
 from django_pgqueue.engine.settle.outcomes import end_exhausted

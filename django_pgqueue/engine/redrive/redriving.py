@@ -8,7 +8,7 @@ from typing import Any
 
 from django_pgqueue import arguments
 from django_pgqueue.engine.leases.batches import open_ended
-from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.errors import InvalidArgument, PgQueueError, QueueNotFound, UntrustedSource
 from django_pgqueue.types import State
 

@@ -9,7 +9,7 @@ from itertools import compress, islice
 from typing import Any
 
 from django_pgqueue import arguments
-from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.statements import render
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.types import Delay

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from django_pgqueue.acks import Failure
-from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.open_queue import OpenQueue
 
 __all__ = ["masked", "note"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from django_pgqueue import arguments, ddl
 from django_pgqueue.acks import Ack, Discard, Failure, Nack, Outcome, Reject
-from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.settle.attempts import masked, note
 from django_pgqueue.engine.settle.settling import by_receipts
 from django_pgqueue.errors import InvalidArgument

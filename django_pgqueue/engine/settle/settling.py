@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from django_pgqueue import arguments
 from django_pgqueue.engine.leases.batches import archive_batches, unfold
-from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.types import Receipt, Settled, State
 
 __all__ = ["archive", "by_receipts", "cancel", "delete", "erase", "hold", "purge", "set_vt"]

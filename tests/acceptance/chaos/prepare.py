@@ -23,7 +23,7 @@ def main(queues_text: str) -> None:
     call_command("migrate", run_syncdb=True, verbosity=0)
     Queue.objects.update(dead_letter_queue=None)
     Queue.objects.all().delete()
-    Process.objects.all().delete()
+    Process.every.all().delete()
     Order.objects.all().delete()
     for name, options in json.loads(queues_text).items():
         notify = options.pop("notify", True)

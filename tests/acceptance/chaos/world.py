@@ -212,7 +212,7 @@ class World:
                 "SELECT m.body->>'op', l.state, q.name FROM pgqueue_live l "
                 "JOIN pgqueue_message m USING (id) JOIN pgqueue_queue q ON q.id = l.queue_id"
             ).fetchall()
-            [(processes,)] = run("SELECT count(*) FROM pgqueue_process")
+            [(processes,)] = run("SELECT count(*) FROM pgqueue_process WHERE gone_at IS NULL")
         return State(
             effects=effects,
             completed=Counter(op for op, state in archive if state == "COMPLETED"),

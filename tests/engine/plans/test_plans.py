@@ -17,7 +17,7 @@ import pytest_django
 from django.db import connections, transaction
 
 from django_pgqueue.engine.leases.batches import in_batches
-from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.settle import settling
 from django_pgqueue.engine.statements import Part
 from django_pgqueue.models import BoundQueue, Message, Queue

@@ -11,8 +11,8 @@ from django.db import connection
 
 from django_pgqueue.admin import places
 from django_pgqueue.admin.places import LIVE, Place
+from django_pgqueue.admin.queries import rows
 from django_pgqueue.admin.search import Search
-from django_pgqueue.admin.statements import rows
 from django_pgqueue.engine.read import positions
 from django_pgqueue.engine.statements import Part
 from django_pgqueue.models import Binding, BoundQueue, Message

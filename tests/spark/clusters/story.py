@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -29,6 +30,8 @@ __all__ = ["KINDS", "Outcome", "missing", "play"]
 
 KINDS = ("local-cluster", "standalone", "spark-submit", "connect")
 ROWS = 2_000
+#: Half of the rows that are consumed are in FIFO groups.
+GROUPS = 40
 QUEUES = ("history", "work", "streamed", "consumed", "written", "replayed")
 #: Seconds for a step of the streams: mostly for starting a driver and its executors.
 PATIENCE = 600
@@ -178,8 +181,11 @@ def play(kind: str, url: str, folder: Path) -> list[Outcome]:
     folder.mkdir()
     for name in QUEUES:
         Message.objects.create_queue(name)
-    for name in ("history", "work"):
-        Message.objects.send_batch(name, [{"n": n} for n in range(ROWS)])
+    rows = [{"n": n} for n in range(ROWS)]
+    Message.objects.send_batch("history", rows)
+    groups = [f"g{n % GROUPS}" if n < ROWS // 2 else None for n in range(ROWS)]
+    random.Random(1).shuffle(groups)
+    Message.objects.send_batch("work", rows, group=groups)
     while messages := Message.objects.read("history", qty=1000):
         Message.objects.archive("history", messages)
     try:
@@ -198,6 +204,7 @@ def play(kind: str, url: str, folder: Path) -> list[Outcome]:
 
 def _play_on(running: Cluster, url: str) -> list[Outcome]:
     kills = _streams_until_killed(running, url)
+    taken = _others_read()
     with running.driver("jobs", url, str(running.folder)) as (program, _):
         told, _ = program.communicate(timeout=PATIENCE)
     assert program.returncode == 0, running.log()
@@ -207,7 +214,7 @@ def _play_on(running: Cluster, url: str) -> list[Outcome]:
             Outcome("read", ROWS, found["distinct"], found["read"] - found["distinct"]),
             _in_queue(connection, "write", "written"),
             _in_queue(connection, "stream of the archive", "streamed", kills),
-            _in_queue(connection, "queue as a stream", "consumed", kills),
+            _consumed(connection, taken, kills),
             _in_lake(running.folder / "lake"),
             _rolled_up(connection),
             _in_queue(connection, "replay", "replayed"),
@@ -237,6 +244,38 @@ def _streams_until_killed(running: Cluster, url: str) -> int:
     assert all(0 < count < ROWS for count in arrived()), "killed too late to be of interest"
     _end_leases()
     return 2
+
+
+def _others_read() -> dict[int, set[int]]:
+    """Another consumer handles messages, at least one with a group and one without. Returns their
+    rows, each with those that the stream's batch loses with it: the rows of its group.
+    """
+    from django_pgqueue.models import Message
+
+    lost: dict[int, set[int]] = {}
+    groups: set[str | None] = set()
+    while len(groups) < 2 or None not in groups:
+        [message] = Message.objects.read("work")
+        of_group = Message.objects.filter(queue__name="work", group_key=message.group_key)
+        rows = of_group.values_list("body__n", flat=True) if message.group_key else []
+        lost[message.body["n"]] = {message.body["n"], *rows}
+        groups.add(message.group_key)
+        Message.objects.archive("work", message)
+    return lost
+
+
+def _consumed(
+    connection: psycopg.Connection[Any], taken: dict[int, set[int]], kills: int
+) -> Outcome:
+    """Rows that the stream or another consumer had. Lost rows may come twice."""
+    found = connection.execute(
+        "SELECT (body ->> 'n')::integer, count(*) FROM pgqueue_message m "
+        "JOIN pgqueue_queue q ON q.id = m.queue_id WHERE q.name = 'consumed' GROUP BY 1"
+    ).fetchall()
+    lost = set().union(*taken.values())
+    arrived = {n for n, _ in found} | set(taken)
+    twice = sum(count - 1 for n, count in found if n not in lost)
+    return Outcome("queue as a stream", ROWS, len(arrived), twice, kills)
 
 
 def _end_leases() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from django_pgqueue.worker import health
+from django_pgqueue.worker import health_server
 from tests.waiting import until
 
 
@@ -19,15 +19,15 @@ def report() -> dict[str, Any]:
 
 
 @pytest.fixture
-def server() -> Iterator[health.HealthServer]:
-    server = health.HealthServer(report, "127.0.0.1", 0)
+def server() -> Iterator[health_server.HealthServer]:
+    server = health_server.HealthServer(report, "127.0.0.1", 0)
     server.start()
     yield server
     server.stop()
 
 
 @pytest.fixture
-def half_requests(server: health.HealthServer) -> Iterator[list[socket.socket]]:
+def half_requests(server: health_server.HealthServer) -> Iterator[list[socket.socket]]:
     """A hundred clients that have sent half a request and wait."""
     clients = []
     for _ in range(100):
@@ -39,7 +39,7 @@ def half_requests(server: health.HealthServer) -> Iterator[list[socket.socket]]:
         client.close()
 
 
-def status(server: health.HealthServer) -> int:
+def status(server: health_server.HealthServer) -> int:
     connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.request("GET", "/healthz")
     try:
@@ -65,14 +65,14 @@ def test_half_requests_hold_a_limited_number_of_threads_and_keep_no_probe_out(
 ):
     assert status(server) == 200
 
-    until(lambda: len(serving()) <= health._CONNECTIONS)
-    assert all(map(is_closed, half_requests[: -health._CONNECTIONS]))
+    until(lambda: len(serving()) <= health_server._CONNECTIONS)
+    assert all(map(is_closed, half_requests[: -health_server._CONNECTIONS]))
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\n"])
 def test_a_client_that_sends_no_whole_request_is_disconnected(monkeypatch, sent):
-    monkeypatch.setattr(health, "_TIMEOUT", 0.05)
-    server = health.HealthServer(report, "127.0.0.1", 0)
+    monkeypatch.setattr(health_server, "_TIMEOUT", 0.05)
+    server = health_server.HealthServer(report, "127.0.0.1", 0)
     server.start()
     with socket.create_connection(("127.0.0.1", server.port)) as client:
         client.sendall(sent)

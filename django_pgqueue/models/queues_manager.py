@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from django.db import ProgrammingError, models
 
 from django_pgqueue import arguments, maintenance, signals
+from django_pgqueue.django_runner import runner
 from django_pgqueue.engine.metrics import measuring
 from django_pgqueue.errors import InvalidArgument, QueueInUse, QueueMismatch
 from django_pgqueue.models import announcing
@@ -17,7 +18,6 @@ from django_pgqueue.models.binding import Binding, route, send_to_each, with_key
 from django_pgqueue.models.process import Process
 from django_pgqueue.models.queue import Queue, explained
 from django_pgqueue.models.twins import twin_of
-from django_pgqueue.runner import runner
 from django_pgqueue.topics import topic_pattern
 from django_pgqueue.types import Delay, Maintained, Metrics
 
