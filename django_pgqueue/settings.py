@@ -1,4 +1,4 @@
-"""The settings by name, with defaults and tests of values.
+"""The settings by name, with defaults and validators.
 
 :mod:`django_pgqueue.conf` explains them, and reads them from Django's settings.
 """

@@ -67,12 +67,15 @@ def declare(
     span: tuple[int, int],
     tell: Callable[[str], None],
 ) -> dict[str, Any]:
-    """The schemas of a lake by queue, with those given and with new fields of evolving ones.
+    """Return the lake's schemas by queue, updated for the next run.
+
+    Applies the declarations in ``given``, and infers new fields of evolving schemas.
 
     Arguments:
-        options: choose the queues of the lake.
-        before: the lake's schemas.
-        span: the transactions of the next run, from the first to the one after the last.
+        options: select the lake's queues.
+        before: the lake's present schemas.
+        given: for some queues: the fields as DDL or JSON, ``infer``, or ``evolve``.
+        span: the transactions of the next run: the first, and the one after the last.
 
     Raises InvalidOption.
     """

@@ -203,8 +203,9 @@ class QueueStream(Stream):
         return {**self._backlog, "redelivered": self._redelivered}
 
     def stop(self) -> None:
-        """Keep the leases: only Spark's log tells, at the next start, whether the last batch is
-        done.
+        """Stop extending the leases, but do not release them.
+
+        Only Spark's log tells, at the next start, whether the last batch was committed.
         """
         if self._keeper is not None:
             self._keeper.end()
@@ -288,15 +289,15 @@ class QueueStream(Stream):
             total = sum(len(each.receipts) for each in held)
             served = total if before.served is None else before.served
             after = Serving(before.tries + 1, before.served)
-            for each in held:
-                first, most = each.receipts[0], each.queue.max_deliveries
+            if held:
+                queue, first = held[0].queue, held[0].receipts[0]
+                most = queue.max_deliveries
                 if served == 1 and first.read_ct >= most:
-                    self._dead_letter(each.queue, first)
+                    self._dead_letter(queue, first)
                     served = 0
-                if after.planned is None:  # the first message of the batch
-                    deliveries = first.read_ct + 1
-                    planned = served and serving.part(total, after.tries, deliveries, most)
-                    after = replace(after, planned=planned, served=served and before.served)
+                planned = served and serving.part(total, after.tries, first.read_ct + 1, most)
+                after = replace(after, planned=planned, served=served and before.served)
+            for each in held:
                 hold(each.queue, each.receipts, each.timeout, more=1)
             serving.store(self._connection, batch.stream, batch.number, after)
         return after

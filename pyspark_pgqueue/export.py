@@ -2,7 +2,7 @@
 
 A run exports the messages of some transactions: from the end of the last good run up to the oldest
 transaction still open, below which nothing can appear any more. The database records each run
-(:mod:`.runs`), so that every message is in the lake exactly once, whatever dies.
+(:mod:`.runs`), so that every message is in the lake exactly once, even if a process dies.
 """
 
 from __future__ import annotations

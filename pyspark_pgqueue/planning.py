@@ -123,7 +123,7 @@ class Server:
 
 
 def database_url(text: str) -> str:
-    """The address of a database for libpq, given that or an address of JDBC's.
+    """Return the libpq address of a database, given its libpq or JDBC address.
 
     >>> database_url("jdbc:postgresql://db/shop")
     'postgresql://db/shop'

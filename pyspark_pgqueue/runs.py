@@ -69,7 +69,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What publishing a run changes."""
+    """The changes to a lake's files when a run is published."""
 
     add: list[File]
     #: Files whose rows are in files of ``add``: no reader of the table needs them any more.
@@ -216,11 +216,11 @@ def unfinished(
         "error = 'The process died, or was killed.' WHERE lake_id = %s AND state = 'RUNNING'",
         [lake.id],
     )
-    row = connection.execute(
+    row: tuple[int, dict[str, Any]] | None = connection.execute(
         "SELECT id, manifest FROM pgqueue_export_run WHERE lake_id = %s AND state = 'PUBLISHING'",
         [lake.id],
     ).fetchone()
-    return None if row is None else (row[0], row[1])
+    return row
 
 
 def begin(
@@ -228,19 +228,18 @@ def begin(
 ) -> Run:
     """Record a new run, in place of the failed ones of its kind."""
     with connection.transaction():
-        row = connection.execute(
+        [(number,)] = connection.execute(
             "INSERT INTO pgqueue_export_run "
             "(lake_id, kind, state, from_xid, to_xid, rows, files, bytes, manifest, error) "
             "VALUES (%s, %s, 'RUNNING', %s, %s, 0, 0, 0, '{}', '') RETURNING id",
             [lake.id, kind, low, high],
-        ).fetchone()
-        assert row is not None
+        ).fetchall()
         failed = connection.execute(
             "UPDATE pgqueue_export_run SET resumed_by_id = %s WHERE lake_id = %s AND kind = %s "
             "AND state = 'FAILED' AND resumed_by_id IS NULL RETURNING id",
-            [row[0], lake.id, kind],
+            [number, lake.id, kind],
         ).fetchall()
-    return Run(row[0], low, high, tuple(sorted(pk for (pk,) in failed)))
+    return Run(number, low, high, tuple(sorted(pk for (pk,) in failed)))
 
 
 def publishing(connection: psycopg.Connection[Any], run: int, manifest: Manifest) -> None:
@@ -262,14 +261,12 @@ def publishing(connection: psycopg.Connection[Any], run: int, manifest: Manifest
 def end(connection: psycopg.Connection[Any], run: int) -> None:
     """Record that the run is published, and how far its lake is exported."""
     with connection.transaction():
-        row = connection.execute(
+        [(kind, below, lake)] = connection.execute(
             "UPDATE pgqueue_export_run SET state = 'DONE', error = '', "
             "finished_at = clock_timestamp() WHERE id = %s "
             "RETURNING kind, to_xid, lake_id",
             [run],
-        ).fetchone()
-        assert row is not None
-        kind, below, lake = row
+        ).fetchall()
         if kind == "EXPORT":
             exported(connection, lake, below)
 

@@ -43,7 +43,7 @@ def part(total: int, tries: int, deliveries: int, most: int) -> int:
 
     Arguments:
         deliveries: of the batch's first message, this one included.
-        most: the deliveries that it may have.
+        most: the maximum number of its deliveries.
 
     >>> [part(1000, tries, tries, 20) for tries in (1, 2, 3, 4, 11, 12)]
     [1000, 1000, 500, 250, 1, 1]
@@ -56,7 +56,7 @@ def part(total: int, tries: int, deliveries: int, most: int) -> int:
 
 
 def load(connection: psycopg.Connection[Any], stream: str, number: int) -> Serving:
-    """Load how a batch was served."""
+    """Load how often a batch was served and which part of it, and lock its row."""
     row = connection.execute(
         "SELECT tries, served, acknowledged FROM pgqueue_stream "
         "WHERE id = %s AND number = %s FOR UPDATE",
@@ -66,7 +66,7 @@ def load(connection: psycopg.Connection[Any], stream: str, number: int) -> Servi
 
 
 def store(connection: psycopg.Connection[Any], stream: str, number: int, serving: Serving) -> None:
-    """Record how a batch is served."""
+    """Store how often a batch was served and which part of it; delete rows of ended streams."""
     connection.execute(
         "INSERT INTO pgqueue_stream (id, number, tries, served, acknowledged) "
         "VALUES (%s, %s, %s, %s, %s) "
@@ -95,7 +95,11 @@ def reading(stream: str, number: int, serving: Serving) -> str:
 
 
 def written() -> str:
-    """SQL for a task: whether the sink ``pgqueue`` has this batch. It reads before it checks."""
+    """SQL for a task: whether the sink ``pgqueue`` has already written this batch.
+
+    Other sinks do not read a batch that they have written. This sink reads it, and then discards
+    the rows.
+    """
     context = TaskContext.get()
     query = context and context.getLocalProperty("sql.streaming.queryId")
     batch = context and context.getLocalProperty("streaming.sql.batchId")

@@ -27,10 +27,10 @@ _LONGEST_KEY = 255
 def stage(
     url: str, names: Sequence[str], queue: str | None, batches: Iterable[pa.RecordBatch]
 ) -> tuple[str, int, frozenset[int]]:
-    """Stage a task's rows; returns their token, their number, and the ids of their queues.
+    """Stage a task's rows. Returns their token, the number of rows, and the ids of their queues.
 
-    ``names`` are the columns without the queue's, ``queue`` is the queue of all rows, if there is
-    one for all.
+    ``names`` are the columns to send, without ``queue``. ``queue`` is the queue for all rows; None:
+    the column ``queue`` names each row's queue.
     """
     token, rows, place = uuid.uuid4(), 0, 0
     used: set[int] = set()

@@ -1,5 +1,5 @@
-"""What both kinds of stream share, and the archive as a stream: newly archived messages, without
-gaps or duplicates.
+"""The base of both kinds of stream, and the stream of newly archived messages, without gaps or
+duplicates.
 
 An offset of the archive is a snapshot (see :mod:`.offsets`). A transaction that commits late is
 therefore delivered late, and delays no other.
@@ -65,7 +65,7 @@ class Stream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _lost(self, lost: DataLost) -> None:
-        """Raise that messages are lost, or warn of it, as failOnDataLoss says."""
+        """Raise DataLost, or only warn of it, depending on the option failOnDataLoss."""
         if self.options.fail_on_data_loss:
             raise lost
         warnings.warn(str(lost), stacklevel=3)
@@ -83,7 +83,7 @@ class Stream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def runner(url: str) -> BareRunner:
-    """A connection of its own, for the engine."""
+    """Open a new connection, wrapped as the runner that the engine's functions take."""
     return BareRunner(planning.connect(url), {"EXACT_COUNT_LIMIT": COUNT_TO})
 
 

@@ -523,7 +523,7 @@ def print_memory(step: str, name: str, copies: str, lake: str) -> None:
 
 
 def held_now() -> dict[str, float]:
-    """Megabytes held by this process and its Python workers, by what they do.
+    """Megabytes held by this process and its Python workers, by the kind of work.
 
     A proportional set size counts shared pages once.
     """

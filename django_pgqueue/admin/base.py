@@ -65,8 +65,10 @@ class PageAdmin(generic.ModelAdmin):
     show_full_result_count = False
     show_facets = ShowFacets.NEVER
     list_per_page = 50
-    #: The page in place of Django's list, if any, and further pages. See :class:`Page`.
+    #: The pages in place of Django's list and of its form, if any, and further pages.
+    #: See :class:`Page`.
     list_page: type[Page] | None = None
+    change_page: type[Page] | None = None
     pages: Sequence[type[Page]] = ()
 
     class Media:
@@ -88,6 +90,17 @@ class PageAdmin(generic.ModelAdmin):
         titled = {"heading": capfirst(self.opts.verbose_name_plural), **(extra_context or {})}
         titled.setdefault("title", titled["heading"])
         return super().changelist_view(request, self.with_nav(request, titled))
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        if self.change_page is not None:
+            return self.show(request, self.change_page, extra_context, object_id=object_id)
+        return super().change_view(request, object_id, form_url, extra_context)
 
     def get_urls(self) -> list[URLPattern]:
         return [*map(self._pattern, self.pages), *super().get_urls()]

@@ -127,6 +127,7 @@ class BulkActionAdmin(RecordAdmin):
     list_display = [
         *("id", "action", "in_queue", "state_now", "progress", "changed", "who", "begun_at"),
     ]
+    change_page = BulkActionPage
     pages = [StepPage, StopPage, ResumePage]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[BulkAction]:
@@ -147,12 +148,3 @@ class BulkActionAdmin(RecordAdmin):
     def in_queue(self, bulk_action: Any) -> str:
         name = str(bulk_action.queue_name)
         return self.queue_link(bulk_action.queue_id, name) if bulk_action.has_queue else name
-
-    def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
-        return self.show(request, BulkActionPage, extra_context, object_id=object_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from django.db.models import BooleanField
@@ -15,7 +15,17 @@ from django_pgqueue.models import ExportRun
 from django_pgqueue.templatetags.pgqueue_admin import EMPTY, counted, cut, number
 from django_pgqueue.wording import age
 
-__all__ = ["IS_RUNNING", "MOST_COUNTED", "behind", "problems", "state_of_lake", "state_of_run"]
+__all__ = [
+    *(
+        "IS_RUNNING",
+        "MOST_COUNTED",
+        "behind",
+        "may_see",
+        "problems",
+        "state_of_lake",
+        "state_of_run",
+    ),
+]
 
 #: Messages that are counted for a lake: more are shown as this many.
 MOST_COUNTED = 10_000
@@ -27,6 +37,15 @@ IS_RUNNING: Any = RawSQL(
     (),
     output_field=BooleanField(),
 )
+
+
+def may_see(queues: Iterable[str], seen: Collection[str] | None) -> bool:
+    """Whether a user may see a lake: all of its ``queues`` are among the ``seen`` ones.
+
+    A lake without a list takes every queue. ``seen`` is None if the user may see all queues.
+    """
+    taken = {name.lower() for name in queues}
+    return seen is None or (bool(taken) and taken <= {name.lower() for name in seen})
 
 
 def state_of_run(run: Any) -> Any:
@@ -57,15 +76,13 @@ def behind(lake: LakeHealth) -> str:
     return f"{number(lake.behind, lake.behind < MOST_COUNTED)}, {age(lake.seconds)}"
 
 
-def problems(using: str, seen: Container[str] | None) -> Iterator[tuple[str, bool, str]]:
+def problems(using: str, seen: Collection[str] | None) -> Iterator[tuple[str, bool, str]]:
     """Lakes whose exports fail or are late: the path, whether exports fail, and details.
 
     ``seen`` are the names of the queues that the user may see; None: all.
     """
     for lake in lakes.health(using, MOST_COUNTED):
-        if seen is not None and not (lake.queues and all(name in seen for name in lake.queues)):
-            continue
-        if not lake.failures and not lake.is_late():
+        if not may_see(lake.queues, seen) or not (lake.failures or lake.is_late()):
             continue
         told = cut(lake.error, _ERROR) if lake.failures else _("%s behind") % age(lake.seconds)
         if lake.held:

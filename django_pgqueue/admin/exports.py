@@ -28,12 +28,11 @@ __all__ = ["ExportRunAdmin", "LakeAdmin"]
 def _lakes_for(request: HttpRequest) -> list[int]:
     """Ids of the lakes whose queues the user may all see."""
     seen = allowed(request)
-    names = None if seen is None else {name.lower() for name in seen.values()}
+    names = None if seen is None else seen.values()
     return [
         lake.pk
         for lake in Lake.objects.all()
-        if names is None
-        or (lake.queues and names.issuperset(str(name).lower() for name in lake.queues))
+        if export_health.may_see(map(str, lake.queues), names)
     ]
 
 

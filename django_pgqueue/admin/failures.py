@@ -65,7 +65,7 @@ class Group(NamedTuple):
 
 
 class Example(NamedTuple):
-    """A message of a group."""
+    """A failed message of a failure group."""
 
     pk: int
     queue_id: int
@@ -76,7 +76,7 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class Failures:
-    """The failures of some queues within a window, of one kind and from one queue if given."""
+    """The failures of some queues within a window, optionally of one kind or source queue."""
 
     queues: Sequence[int]
     dead_letters: Sequence[int]  # the queues that take dead letters

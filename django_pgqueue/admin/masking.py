@@ -66,7 +66,7 @@ def unmasked(edited: Any, original: Any) -> Any:
 
 
 def mask_text(text: str) -> str:
-    """Mask the beginning of a JSON text. Ends the text at a masked list or object.
+    """Mask secrets in the beginning of a JSON text. Cuts it off at a secret list or object.
 
     >>> mask_text('{"token": "abc", "n": 1')
     '{"token": •••, "n": 1'

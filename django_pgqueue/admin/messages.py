@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.contrib import admin
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 
 from django_pgqueue.admin.base import ReadOnlyAdmin
 from django_pgqueue.admin.failures_page import FailurePage, FailuresPage
@@ -22,17 +20,9 @@ class MessageAdmin(ReadOnlyAdmin):
     """All messages, queued or archived."""
 
     list_page = MessagesPage
+    change_page = MessagePage
     pages = [FailuresPage, FailurePage]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:
         # Bodies can be large. Lists read only their beginnings.
         return super().get_queryset(request).defer("body", "headers")
-
-    def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
-        return self.show(request, MessagePage, extra_context, object_id=object_id)

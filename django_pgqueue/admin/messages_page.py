@@ -34,13 +34,13 @@ __all__ = ["MessagesPage"]
 PREVIEW, FIRST_LINE = 80, 200
 #: Larger values, in bytes on disk, are not read for the list, nor for exports.
 SMALL, EXPORTED = 8192, 100_000
-#: Limit of an export in messages, and messages per query.
+#: Maximum number of messages in an export, and messages per query.
 MOST_EXPORTED, CHUNK = 10_000, 200
 
 ACTIONS = {kind.value: kind for kind in Kind if kind is not Kind.PURGE}
 FILTERS = {"state", "queue", "group", "attempts", "older", "newer", "q", "o"}
-#: Parameters of an address that are no filters: where its page begins, how many messages the pages
-#: before have searched, and the export.
+#: Query parameters that are not filters: the position where the page begins, the number of messages
+#: tested for the pages before it, and whether to export.
 PLACE = {"after", "searched", "export"}
 
 
@@ -120,7 +120,7 @@ def read(
 
     Arguments:
         bodies: leave out larger bodies, in bytes on disk.
-        length: read so many characters of a body, and no headers.
+        length: read this many characters of a body, and no headers; None: all of both.
     """
     if not found:
         return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -159,7 +159,7 @@ class Row:
 
     @property
     def bad(self) -> int:
-        """How many messages failed for good in the last hour."""
+        """The number of messages that failed or were dead-lettered in the last hour."""
         return self.asked.failed + self.asked.dead
 
     @property
@@ -257,7 +257,7 @@ def is_live(process: Process) -> bool:
     return asked and seconds_since(process.heartbeat_at) <= DEAD_AFTER
 
 
-def look(queues: Sequence[Queue], *, seen: Container[str] | None = None) -> Overview:
+def look(queues: Sequence[Queue], *, seen: Collection[str] | None = None) -> Overview:
     """Measure all queues in a few statements, and find their problems, the worst queue first.
 
     Wait and run times are not filled in: see :func:`add_times`.
@@ -410,7 +410,7 @@ def _causes(row: Row) -> Iterator[tuple[Cause, str]]:
 
 
 def _fails(recent: Recent) -> Cause | None:
-    """Whether attempts fail now, or failed in the last hour."""
+    """FAILING if many attempts failed in the last ten minutes, FAILED if in the last hour."""
     present, hour = recent.lately, recent.hour
     if present.bad >= FAILURES and present.share >= SHARE_NOW:
         return FAILING

@@ -39,7 +39,7 @@ __all__ = [
 
 
 class Place(str, Enum):
-    """Where a message stands."""
+    """The place of a message in its queue, or the outcome of a message that has ended."""
 
     READY = "ready"
     DUE = "due"

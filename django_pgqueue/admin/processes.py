@@ -23,7 +23,7 @@ from django_pgqueue.models import Message, Process, Queue
 from django_pgqueue.models.process import GONE_KEPT, ago
 from django_pgqueue.templatetags.pgqueue_admin import seconds_since
 
-__all__ = ["ConsumersPage", "ProcessAdmin", "QuietPage", "WakePage", "look_of"]
+__all__ = ["ConsumersPage", "ProcessAdmin", "QuietPage", "WakePage", "ids_held", "look_of"]
 
 #: Maximum number of running messages that are looked up, over all consumers.
 IN_HAND = 500
@@ -50,7 +50,7 @@ class ConsumersPage(Page):
                         "process": process,
                         "look": look_of(process),
                         "queues": [name for name in process.queues if name in queues],
-                        "held": [held[pk] for pk in _ids(process) if pk in held],
+                        "held": [held[pk] for pk in ids_held(process) if pk in held],
                         "may_quiet": may_quiet and sees_all(process, self.request),
                     }
                     for process in processes
@@ -62,7 +62,7 @@ class ConsumersPage(Page):
         self, processes: Iterable[Process], queues: Mapping[str, int]
     ) -> dict[int, tuple[str, str, Any]]:
         """For each message that a process works on, by id: a link, its queue, and since when."""
-        chosen = sorted({pk for process in processes for pk in _ids(process)})[:IN_HAND]
+        chosen = sorted({pk for process in processes for pk in ids_held(process)})[:IN_HAND]
         names = {pk: name for name, pk in queues.items()}
         rows = Message.objects.filter(pk__in=chosen, queue_id__in=list(names))
         found = list(rows.only("pk", "queue_id", "priority", "group_key")) if chosen else []
@@ -95,10 +95,13 @@ def sees_all(process: Process, request: HttpRequest) -> bool:
     return process.gone_at is None and (seen is None or set(process.queues) <= set(seen.values()))
 
 
-def _ids(process: Process) -> list[int]:
-    """The message ids in a process's ``working_on``, which may be malformed."""
-    told = process.working_on
-    lists = told.values() if isinstance(told, dict) else []
+def ids_held(process: Process, queue: str | None = None) -> list[int]:
+    """The ids of the messages that a process works on, in one queue or in all of them.
+
+    Ignores malformed values of ``working_on``.
+    """
+    held = process.working_on if isinstance(process.working_on, dict) else {}
+    lists = held.values() if queue is None else [held.get(queue)]
     return [pk for ids in lists if isinstance(ids, list) for pk in ids if isinstance(pk, int)]
 
 

@@ -20,7 +20,7 @@ def ask(name: str, params: Any = None, /, *, using: str, **names: object) -> lis
 
 
 def rows(sql: str, params: Any = None, *, using: str) -> list[tuple[Any, ...]]:
-    """The rows of a text."""
+    """Run an SQL statement and return its rows."""
     with connections[using].cursor() as cursor:
         cursor.execute(sql, params)
         return list(cursor.fetchall())

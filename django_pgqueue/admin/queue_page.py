@@ -19,7 +19,7 @@ from django_pgqueue.admin.failures import WINDOWS, Failures
 from django_pgqueue.admin.failures_page import shown_group
 from django_pgqueue.admin.overview import judged, name_of, short_error
 from django_pgqueue.admin.overview_page import FiguresPage
-from django_pgqueue.admin.processes import look_of
+from django_pgqueue.admin.processes import ids_held, look_of
 from django_pgqueue.admin.queries import ask
 from django_pgqueue.admin.queue_actions import PurgePage
 from django_pgqueue.admin.send import SendPage
@@ -141,8 +141,7 @@ class QueueOverviewPage(FiguresPage):
 
     def _held(self, process: Process, queue: Queue) -> list[str]:
         """Links to the messages of the queue that a consumer works on."""
-        told = process.working_on if isinstance(process.working_on, dict) else {}
-        return [self.owner.message_link(each, queue.pk) for each in told.get(queue.name, [])]
+        return [self.owner.message_link(pk, queue.pk) for pk in ids_held(process, queue.name)]
 
     def _stored(self, queue: Queue) -> dict[str, Any]:
         """The newest failed attempts, the largest FIFO groups, and the storage used."""

@@ -41,7 +41,7 @@ __all__ = [
 ARCHIVED = "archived"
 #: Maximum number of messages tested against a filter without an index.
 LOOK = 100_000
-#: Maximum number of rows of a place that are tested for the wanted state.
+#: Maximum number of rows tested to find the messages in one place, if there are no filters.
 SCAN = 10_000
 #: Maximum number of messages of one action.
 MOST = 1_000_000
@@ -198,7 +198,7 @@ class Search:
         """The first ``limit`` messages after ``after``, in list order.
 
         Arguments:
-            look: test at most so many messages against filters without an index; None: ``LOOK``.
+            look: the most messages tested against filters without an index; None: ``LOOK``.
         """
         sql, params = self._sql(limit, after)
         params["look"] = look or params["look"]
@@ -213,7 +213,7 @@ class Search:
         return Looked(found, None, params["look"])
 
     def count(self, limit: int, *, using: str) -> int:
-        """The number of messages, at most ``limit``. Counts no further than one look."""
+        """The number of messages, at most ``limit``. Tests at most as many as one ``find``."""
         sql, params = self._sql(limit, None, ordered=False)
         [(count,)] = rows(f"SELECT count(*) FROM ({sql}) f WHERE matches", params, using=using)
         return int(count)

@@ -1,7 +1,8 @@
 -- Row-level security of four shared tables: a role sees and writes only the rows of queues on which
--- it has rights. A consumer runs schedules and bulk actions with its own rights, not with those of the
--- role that wrote them. So a role may write only those that it could run itself. The tables' owner
--- passes every policy. Sends, reads and archives use none of these tables.
+-- it has rights. A consumer runs schedules and bulk actions with the consumer's rights, not with
+-- those of the role that wrote them. So a role may write only schedules and bulk actions that it
+-- could run itself. The tables' owner bypasses every policy. Sends, reads and archives use none of
+-- these tables.
 
 -- Whether the caller has a right on the messages of a queue: by the parent, which stands for all
 -- queues, or by the queue's own table. SELECT and INSERT count on the column body, since they may be

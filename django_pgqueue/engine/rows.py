@@ -13,9 +13,9 @@ __all__ = ["BLOCKED", "EXHAUSTED", "RECHECK", "Deliveries", "Delivery", "deliver
 # Values of ``note`` in rows of read.sql that are not deliveries but work for the reader.
 #: The message has no deliveries left.
 EXHAUSTED = "exhausted"
-#: A message is due that is not the head of its group.
+#: The message is due, but is not the head of its group.
 BLOCKED = "blocked"
-#: Some groups may lack a head, and their next message may come before those that are ready.
+#: Some groups may lack a head. Their next messages may come before the ready ones.
 RECHECK = "recheck"
 
 

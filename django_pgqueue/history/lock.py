@@ -1,4 +1,4 @@
-"""Statements on the history that only one process at a time runs."""
+"""Run history statements, one at a time over all processes."""
 
 from __future__ import annotations
 

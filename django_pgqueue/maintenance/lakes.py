@@ -21,7 +21,7 @@ __all__ = [
     "note_removal",
 ]
 
-#: Seconds since the last good run after which an export is late: a daily one, and two hours.
+#: Seconds after its last successful run when an export is late: one day plus two hours.
 LATE = 26 * 3600.0
 
 

@@ -45,7 +45,7 @@ class Work:
 
     @property
     def expired_before(self) -> dt.datetime | None:
-        """Messages that were archived before this time are removed; None: none are."""
+        """Messages archived before this time are removed. None: no messages are removed."""
         return None if self.foreign_lakes else self.before
 
     def done(self, seconds: float) -> Maintained:
@@ -97,9 +97,9 @@ class Work:
     def briefly(self, act: Callable[[Any], R]) -> R:
         """Run ``act``, which takes locks, in a transaction of its own.
 
-        The first try waits up to 5 ms for the locks, each further one twice as long, up to
-        ``stall``. A pause of ten times that follows, so that others are blocked for at most a tenth
-        of the time.
+        The first try waits up to 5 ms for the locks. Each further try waits twice as long, up to
+        ``stall``. The pause after a try is ten times as long as its wait, so that others are
+        blocked for at most a tenth of the time.
 
         Raises QueueBusy after ``patience``, or if the work under the locks takes too long.
         """

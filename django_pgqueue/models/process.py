@@ -53,7 +53,7 @@ class ProcessManager(models.Manager["Process"]):
         )
 
     def beat(self, process: Process, working_on: dict[str, Any], stopping: bool) -> bool | None:
-        """Record a heartbeat. Returns ``quiet`` of the row; None if the process was reaped."""
+        """Record a heartbeat. Returns the row's ``quiet``, or None if the process was reaped."""
         with connections[process._state.db or "default"].cursor() as cursor:
             cursor.execute(_BEAT, [json.dumps(working_on), stopping, process.pk])
             row = cursor.fetchone()

@@ -163,7 +163,7 @@ class ScheduleManager(models.Manager["Schedule"]):
         declared: dict[str, Any] = {**values, "queue": queue_name}
         if (interval := values.get("interval")) is not None:
             declared["interval"] = interval.total_seconds()
-        # Through JSON, to be equal to the stored declaration.
+        # A round trip through JSON makes it comparable with the stored declaration.
         declared = json.loads(str(arguments.json_text(declared)))
         found = Queue.objects.resolve(queue_name, using)
         if self.using(using).filter(name=name, declared=declared, ended_at=None).exists():

@@ -38,7 +38,7 @@ class Formatter(logging.Formatter):
 
 
 def configure_if_unset() -> None:
-    """Log to stderr, this package from INFO on, unless the project has configured logging."""
+    """Unless the project has configured logging, log to stderr, with this package at INFO."""
     if logger.hasHandlers():
         return
     handler = logging.StreamHandler()

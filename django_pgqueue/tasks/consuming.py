@@ -45,7 +45,8 @@ from django_pgqueue.types import Receipt
 #: Retries of unknown tasks: during a deployment this process may not have the new code yet.
 _UNKNOWN_TASK = Exponential(first=5, longest=60, max_attempts=10)
 
-#: The error of Django's @task for our options: in 6.0 always, later with Django's own backends.
+#: Django's error for our options of @task. Django 6.0 always raises it, later versions only with
+#: Django's own backends.
 _REFUSED_OPTION = re.compile(
     r"(\btask|Task\.__init__)\(\) got an unexpected keyword argument "
     r"'(retry|timeout|group|dedup_key)'"

@@ -61,7 +61,7 @@ def decimal(value: float) -> str:
 
 @register.filter
 def rate(value: float) -> str:
-    """A rate: whole from ten on, blank for zero.
+    """Format a rate: blank for zero, without decimals from 10 on.
 
     >>> rate(0), rate(0.04), rate(1.23), rate(1434.6)
     ('', '0.04', '1.2', '1,435')

@@ -207,7 +207,7 @@ class Execution:
         return [message for message in messages if message.id in acked]
 
     def _start(self, messages: list[Message], thread: int | None) -> Running:
-        """Count and announce the start of a run. Its messages' methods can settle from now on."""
+        """Count and announce the start of a run, and let its handler settle and extend messages."""
         self._handler.set_tasks(messages)
         running = Running(messages, thread)
         given = messages if self._handler.batch else messages[0]

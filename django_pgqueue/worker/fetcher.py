@@ -72,7 +72,7 @@ class Fetcher(Loop):
                 except QueueNotFound as error:
                     self._put_off(plan, error, _WAIT_FOR_QUEUE)
                 except Error as error:
-                    # Go on: other subscriptions may use another database, which works.
+                    # Keep going: other subscriptions may be on another database that works.
                     connections[subscription.queue.alias].close()
                     plan.failures += 1
                     self._put_off(plan, error, after_failures(plan.failures))

@@ -140,7 +140,7 @@ class Settler(Loop):
                 )
                 announce(subscription, [(settlements[0].message, Lost())])
                 return
-            # One at a time, so that the others are written.
+            # Write one at a time, so that only the invalid settlements fail.
             while settlements:
                 self._write(subscription, settlements[:1], ran)
                 del settlements[0]

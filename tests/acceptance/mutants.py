@@ -368,7 +368,13 @@ MUTANTS = (
         "release-keeps-the-count",
         "a message given back unstarted keeps its delivery",
         (FENCES,),
-        (Change(f"{ENGINE}/settle/release.sql", "read_ct = read_ct - 1,", "read_ct = read_ct,"),),
+        (
+            Change(
+                f"{ENGINE}/settle/release.sql",
+                "read_ct = greatest(read_ct - %(deliveries)s, 0),",
+                "read_ct = read_ct,",
+            ),
+        ),
     ),
     Mutant(
         "partition-with-live-message-dropped",

@@ -11,6 +11,7 @@ from django.db.models import F
 from django.test import Client
 from django.urls import reverse
 
+from django_pgqueue.admin import export_health
 from django_pgqueue.models import (
     ArchivedMessage,
     BoundQueue,
@@ -143,3 +144,16 @@ def test_lake_takes_names_only(admin_client: Client, text: str) -> None:
 
     assert "Write a list of names" in response.content.decode()
     assert Lake.objects.get().queues == ["orders"]
+
+
+@pytest.mark.parametrize(
+    ("queues", "seen", "visible"),
+    [
+        (["Orders"], {"orders", "mails"}, True),
+        (["orders", "bills"], {"orders"}, False),
+        ([], {"orders"}, False),
+        ([], None, True),
+    ],
+)
+def test_a_lake_is_seen_by_who_may_see_all_of_its_queues(queues, seen, visible):
+    assert export_health.may_see(queues, seen) is visible

@@ -268,6 +268,20 @@ def test_poison_is_dead_lettered_and_every_other_row_arrives_once(
     assert left() == 0
 
 
+def test_no_message_of_a_second_queue_is_dead_lettered_for_the_poison_of_the_first(
+    sink: Sink,
+) -> None:
+    for name, most, first in (("early", 6, 0), ("late", 2, 2)):
+        Message.objects.create_queue(name, max_deliveries=most, dead_letter_queue="dead")
+        Message.objects.send_batch(name, [{"n": first}, {"n": first + 1}])
+    sink.poison = {0}
+
+    sink.run(most=20, subscribe="early,late")
+
+    assert [message.body for message in Message.objects.read("dead", qty=4)] == [{"n": 0}]
+    assert sink.numbers == [1, 2, 3]
+
+
 def test_batch_that_the_sink_has_is_acknowledged_whole_however_often_the_driver_dies(
     sink: Sink, send: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -23,7 +22,7 @@ from tests.spark.conftest import export
 
 
 def test_role_reads_writes_consumes_and_runs_the_jobs(
-    spark: Any, url: str, role: str, finish: Callable[..., list[int]], tmp_path: Path
+    spark: Any, url: str, role: str, finish: Callable[..., list[int]], lake: str
 ) -> None:
     finish("orders", 3)
     Message.objects.create_queue("copies")
@@ -37,7 +36,6 @@ def test_role_reads_writes_consumes_and_runs_the_jobs(
     assert rows.count() == 3
     writer = rows.selectExpr("body", "'k' || id AS dedup_key").write.format("pgqueue")
     writer.mode("append").options(url=restricted, queue="copies").save()
-    lake = str(tmp_path / "lake")
     assert export(spark, restricted, lake).rows == 3
     rollup(spark, restricted, lake=lake)
     assert {finding.agrees for finding in verify(spark, restricted, lake)} == {True}

@@ -46,9 +46,8 @@ def kept() -> list[int]:
 
 
 def test_retention_takes_what_is_exported_and_leaves_the_rest(
-    spark: Any, url: str, tmp_path: Path, finish_long_ago: Finish
+    spark: Any, url: str, lake: str, finish_long_ago: Finish
 ) -> None:
-    lake = str(tmp_path / "lake")
     first = finish_long_ago(30)
     wait_for_commits(url)
     export(spark, url, lake, holds_retention=True)
@@ -67,9 +66,8 @@ def test_retention_takes_what_is_exported_and_leaves_the_rest(
 
 
 def test_lake_and_database_agree_after_retention(
-    spark: Any, url: str, tmp_path: Path, finish_long_ago: Finish
+    spark: Any, url: str, lake: str, finish_long_ago: Finish
 ) -> None:
-    lake = str(tmp_path / "lake")
     for verified in (True, False):
         finish_long_ago(10)
         wait_for_commits(url)
@@ -280,9 +278,8 @@ def test_task_notices_that_its_queue_was_dropped_since_it_was_planned(
 
 
 def test_export_names_the_queues_that_retention_took_messages_of(
-    spark: Any, url: str, tmp_path: Path, finish_long_ago: Finish
+    spark: Any, url: str, lake: str, finish_long_ago: Finish
 ) -> None:
-    lake = str(tmp_path / "lake")
     finish_long_ago(5)
     wait_for_commits(url)
     export(spark, url, lake)

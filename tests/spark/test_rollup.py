@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -299,9 +298,8 @@ def almost(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_lake_and_database_give_the_same_rollups(
-    spark: Any, url: str, tmp_path: Path, history: Callable[[str, int], Queue]
+    spark: Any, url: str, lake: str, history: Callable[[str, int], Queue]
 ) -> None:
-    lake = str(tmp_path / "lake")
     history("orders", 500)
     history("mails", 100)
     rollup(spark, url)
@@ -319,12 +317,11 @@ def test_lake_and_database_give_the_same_rollups(
 def test_spans_that_a_lake_has_whole_are_not_read_from_the_database(
     spark: Any,
     url: str,
-    tmp_path: Path,
+    lake: str,
     history: Callable[[str, int], Queue],
     finish: Callable[..., list[int]],
     sql: Sql,
 ) -> None:
-    lake = str(tmp_path / "lake")
     queue = history("orders", 300)
     wait_for_commits(url)
     export(spark, url, lake)
@@ -341,9 +338,8 @@ def test_spans_that_a_lake_has_whole_are_not_read_from_the_database(
 
 
 def test_lake_of_some_queues_is_refused(
-    spark: Any, url: str, tmp_path: Path, finish: Callable[..., list[int]]
+    spark: Any, url: str, lake: str, finish: Callable[..., list[int]]
 ) -> None:
-    lake = str(tmp_path / "lake")
     finish("orders", 3)
     with pytest.raises(InvalidOption, match="Nothing was exported"):
         rollup(spark, url, lake=lake)
@@ -373,9 +369,8 @@ def test_next_run_finds_what_is_new_by_its_transaction(
 
 
 def test_every_span_is_computed_again_from_a_lake_too(
-    spark: Any, url: str, tmp_path: Path, history: Callable[[str, int], Queue], sql: Sql
+    spark: Any, url: str, lake: str, history: Callable[[str, int], Queue], sql: Sql
 ) -> None:
-    lake = str(tmp_path / "lake")
     history("orders", 300)
     rollup(spark, url)
     expected = figures()
@@ -466,9 +461,8 @@ def test_first_rollup_begins_with_the_first_message(
 
 
 def test_counting_in_a_lake_leaves_the_session_as_it_was(
-    spark: Any, url: str, tmp_path: Path, finish: Callable[..., list[int]]
+    spark: Any, url: str, lake: str, finish: Callable[..., list[int]]
 ) -> None:
-    lake = str(tmp_path / "lake")
     finish("orders", 3)
     wait_for_commits(url)
     export(spark, url, lake)
@@ -482,9 +476,8 @@ def test_counting_in_a_lake_leaves_the_session_as_it_was(
 
 
 def test_small_lake_is_counted_by_few_tasks(
-    spark: Any, url: str, tmp_path: Path, finish: Callable[..., list[int]]
+    spark: Any, url: str, lake: str, finish: Callable[..., list[int]]
 ) -> None:
-    lake = str(tmp_path / "lake")
     finish("orders", 3)
     wait_for_commits(url)
     export(spark, url, lake)
@@ -507,9 +500,8 @@ def test_small_lake_is_counted_by_few_tasks(
 
 
 def test_what_retention_took_counts_again_from_a_lake(
-    spark: Any, url: str, tmp_path: Path, kept_for_two_hours: Callable[[], None], sql: Sql
+    spark: Any, url: str, lake: str, kept_for_two_hours: Callable[[], None], sql: Sql
 ) -> None:
-    lake = str(tmp_path / "lake")
     rollup(spark, url)
     expected = figures()
     wait_for_commits(url)

@@ -219,10 +219,9 @@ def test_purging_what_was_delivered_disturbs_no_stream(
 
 
 def test_stream_and_lake_have_each_message_once_while_writers_are_rude(
-    spark: Any, url: str, stream: Stream, tmp_path: Path
+    spark: Any, url: str, stream: Stream, lake: str
 ) -> None:
     Message.objects.create_queue("orders")
-    lake = str(tmp_path / "lake")
 
     with Traffic("orders"):
         query = stream.start({"processingTime": "0 seconds"}, maxOffsetsPerTrigger="300")

@@ -138,7 +138,7 @@ def _listening(runner: Runner) -> Iterator[None]:
 
 
 def _wait(runner: Runner, seconds: float) -> bool:
-    """Wait up to so many seconds for a notification. Returns whether one came."""
+    """Wait up to ``seconds`` for a notification. Returns whether one came."""
     if not runner.alone:
         # No notification arrives inside a test's transaction.
         time.sleep(seconds)

@@ -1,6 +1,6 @@
--- The next messages in a dead-letter queue's partition, by id: each with its source queue, and whether
--- it can be redriven (it matches, it is live, and it is not in flight). Pages by id, which has an
--- index: the live tables would be sorted for each page.
+-- The next messages in a dead-letter queue's partition, by id, each with its source queue. The last
+-- column says whether it can be redriven: it matches, is live, and is not in flight. Pages through
+-- the partition, which has an index on id. Paging through the live tables would sort every page.
 WITH looked AS MATERIALIZED (
     SELECT id, priority, group_key, headers #>> '{{x-dead-letter,source}}' AS source,
            CASE WHEN %(conditional)s::jsonb IS NULL THEN true
