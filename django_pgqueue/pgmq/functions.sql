@@ -802,6 +802,14 @@ $$;
 
 {set_vt_overloads}
 
+-- For a client that names no types: msg_id may be an array, too.
+CREATE OR REPLACE FUNCTION pgmq.set_vt(queue_name text, msg_id text, vt text)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq.set_vt($1, string_to_array(btrim($2, '{}'), ',')::bigint[], $3);
+END
+$$;
+
 -- ------------------------------------------------------------------ metrics
 
 CREATE OR REPLACE FUNCTION pgmq.metrics(queue_name text) RETURNS pgmq.metrics_result

@@ -257,12 +257,14 @@ def test_topics_use_the_grammar_of_pgmq(made):
         "send($1, $2, $3)",
         "send_batch($1, ARRAY[$2]::jsonb[], $3)",
         "set_vt($1, 1, $3)",
+        "set_vt($1, $4, $3)",
+        "set_vt($1, $5, $3)",
     ],
 )
 def test_a_client_that_names_no_types_finds_one_function(made, text):
     made("send('orders', '1')")
     # Literals without a type are resolved as parameters without one.
-    literals = {"$1": "'orders'", "$2": "'{}'", "$3": "'5'"}
+    literals = {"$1": "'orders'", "$2": "'{}'", "$3": "'5'", "$4": "'1'", "$5": "'{1}'"}
     for parameter, literal in literals.items():
         text = text.replace(parameter, literal)
     assert len(made(text)) == 1
