@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
+from django.core.management import call_command
 from django.db import DatabaseError, transaction
 
 from django_pgqueue import queue
@@ -336,3 +337,49 @@ def test_plans_made_on_empty_tables_are_good_on_full_ones(made):
         before = rows_read()
         made(text)
         assert rows_read() - before < 1000, text
+
+
+# Supabase's schema pgmq_public: wrappers with an empty search path, which name each argument.
+
+WRAPPERS = {
+    "send(queue_name text, message jsonb, sleep_seconds integer DEFAULT 0) RETURNS SETOF bigint": (
+        "send(queue_name := queue_name, msg := message, delay := sleep_seconds)"
+    ),
+    "send_batch(queue_name text, messages jsonb[], sleep_seconds integer DEFAULT 0) "
+    "RETURNS SETOF bigint": (
+        "send_batch(queue_name := queue_name, msgs := messages, delay := sleep_seconds)"
+    ),
+    "read(queue_name text, sleep_seconds integer, n integer) RETURNS SETOF pgmq.message_record": (
+        "read(queue_name := queue_name, vt := sleep_seconds, qty := n)"
+    ),
+    "pop(queue_name text) RETURNS SETOF pgmq.message_record": "pop(queue_name := queue_name)",
+    "archive(queue_name text, message_id bigint) RETURNS SETOF boolean": (
+        "archive(queue_name := queue_name, msg_id := message_id)"
+    ),
+    "delete(queue_name text, message_id bigint) RETURNS SETOF boolean": (
+        "delete(queue_name := queue_name, msg_id := message_id)"
+    ),
+}
+
+
+def test_the_wrappers_of_supabase_work(made):
+    run_sql("CREATE SCHEMA pgmq_public")
+    for head, text in WRAPPERS.items():
+        run_sql(
+            f"CREATE FUNCTION pgmq_public.{head} LANGUAGE plpgsql SET search_path = '' AS "
+            f"$$ BEGIN RETURN QUERY SELECT * FROM pgmq.{text}; END $$"
+        )
+
+    def public(text):
+        return run_sql(f"SELECT * FROM pgmq_public.{text}")
+
+    assert public("send(queue_name := 'orders', message := '1')") == [(1,)]
+    assert public("send_batch(queue_name := 'orders', messages := '{2,3,4}')") == [(2,), (3,), (4,)]
+    assert ids(public("read(queue_name := 'orders', sleep_seconds := 30, n := 2)")) == [1, 2]
+    assert public("archive(queue_name := 'orders', message_id := 1)") == [(True,)]
+    assert public("delete(queue_name := 'orders', message_id := 2)") == [(True,)]
+    assert ids(public("pop(queue_name := 'orders')")) == [3]
+    assert [message.body for message in queue("orders").read()] == [4]
+    call_command("pgqueue_pgmq", "remove", verbosity=0)
+    left = run_sql("SELECT proname FROM pg_proc WHERE pronamespace = 'pgmq_public'::regnamespace")
+    assert {name for (name,) in left} == {"send", "send_batch", "archive", "delete"}
