@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import random
 import sys
 import time
 
@@ -39,10 +40,11 @@ def work(conninfo: str, queue: str) -> None:
                 done.append(message)
             elif client.archive(queue, message.msg_id):
                 record("acked", op=op)
-        if done and next(batches) % 4 == 0:
-            for message in done:
-                record("late", op=message.message["op"])
-            time.sleep(LEASE)
+        if done and next(batches) % 3 == 0:
+            for event, pause in (("late", LEASE + random.random()), ("archives", 0)):
+                for message in done:
+                    record(event, op=message.message["op"])
+                time.sleep(pause)
         archived = client.archive_batch(queue, [message.msg_id for message in done])
         for message in done:
             if message.msg_id in archived:
