@@ -39,7 +39,6 @@ _CONSUMER = {
     "message": "SELECT, DELETE, INSERT (id, failure, queue_id, source_id, scheduled_at, priority, "
     "group_key, dedup_key, headers, body)",
     "archive": "SELECT, INSERT",
-    "live": "SELECT",
     **dict.fromkeys(("ready", "deferred", "lease", "waiting", "group", "recheck"), _KEPT),
     "process": _KEPT,
     "history": "SELECT, INSERT, UPDATE",
@@ -157,8 +156,8 @@ def statements(
     cursor.execute(
         "SELECT quote_ident(n.nspname), c.relname, c.relkind = 'S' "
         "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-        "WHERE n.oid = (SELECT relnamespace FROM pg_class "
-        "               WHERE oid = to_regclass('pgqueue_message')) "
+        "WHERE (n.oid = (SELECT relnamespace FROM pg_class "
+        "                WHERE oid = to_regclass('pgqueue_message')) OR n.nspname = 'pgmq') "
         "AND c.relname ~ '^pgqueue_' AND c.relkind IN ('r', 'p', 'v', 'S') ORDER BY c.relname"
     )
     relations = cursor.fetchall()
@@ -167,7 +166,7 @@ def statements(
         rights = _rights_on(name, kind, queues, targets)
         if rights:
             found.append(f"{rights} ON {'SEQUENCE' if is_sequence else 'TABLE'} {schema}.{name}")
-    schemas = {schema for schema, _, _ in relations}
+    schemas = {schema for schema, _, _ in relations} - {"pgmq"}
     cursor.execute(
         "SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.proname ~ %s "
         "AND p.pronamespace = (SELECT relnamespace FROM pg_class "
@@ -176,7 +175,7 @@ def statements(
     )
     found += [f"EXECUTE ON FUNCTION {signature}" for (signature,) in cursor.fetchall()]
     # The schema of PGMQ's functions, which run with the caller's rights on the tables above.
-    cursor.execute("SELECT to_regclass('pgmq._queue') IS NOT NULL")
+    cursor.execute("SELECT to_regclass('pgmq.own_queue') IS NOT NULL")
     if cursor.fetchone()[0]:
         found.append("USAGE ON SCHEMA pgmq")
         if kind == "operator":

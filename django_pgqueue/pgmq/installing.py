@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from importlib.resources import files
 from typing import Any
@@ -19,9 +20,7 @@ _OURS = "PGMQ's functions on the queues of django_pgqueue. Remove: manage.py pgq
 # Stands for the id of a queue that is not made yet.
 _SOME_ID = 987654321
 
-# Internal functions that are not called by a public one, which has the search path already.
-_CALLED_ALONE = ("_notify", "_live", "_archived", "_reached")
-
+_INTERNAL = re.compile(r"\bpgmq\._\w+")
 _HEADER = re.compile(
     r"(?P<start>FUNCTION pgmq\.(?P<name>\w+)\([^$]*?LANGUAGE (?:plpgsql|sql)[^$]*?)(?= AS \$\$)"
 )
@@ -41,32 +40,49 @@ def installed(cursor: Any) -> bool:
 def install(cursor: Any, queue_model: Any) -> None:
     """Install the schema, or replace its functions, in the caller's transaction.
 
-    Functions keep their oid and their rights, so sessions that call them go on. ``queue_model`` has
-    the settings of a new queue.
+    Public functions keep their oid and their rights. Internal ones, and types, have a mark of their
+    text in their names. The last ones stay beside the new ones: a call that is under way goes on
+    with those that it began with. ``queue_model`` has the settings of a new queue.
 
     Raises ForeignSchema.
     """
     is_new = not installed(cursor)
+    # A consumer has no right on the view pgqueue_live, but on its tables.
     cursor.execute(
-        "SELECT quote_ident(relnamespace::regnamespace::text) FROM pg_class "
-        "WHERE oid = to_regclass('pgqueue_queue')"
+        "SELECT quote_ident(relnamespace::regnamespace::text), "
+        "rtrim(pg_get_viewdef('pgqueue_live'::regclass), ';') "
+        "FROM pg_class WHERE oid = 'pgqueue_queue'::regclass"
     )
-    (schema,) = cursor.fetchone()
-    before = _functions(cursor)
+    schema, live = cursor.fetchone()
     if is_new:
         cursor.execute("CREATE SCHEMA pgmq")
         cursor.execute(f"COMMENT ON SCHEMA pgmq IS {_quoted(_OURS)}")
         cursor.execute(_read("tables"))
-    for function in FUNCTIONS:
-        cursor.execute(create(function))
-    cursor.execute(_public(queue_model, schema))
+    text = _text(queue_model, schema, live)
+    mark = f"_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    cursor.execute(
+        "SELECT substring(prosrc FROM 'pgmq\\._open(_[0-9a-f]{8})') FROM pg_proc "
+        "WHERE oid = to_regprocedure('pgmq.pop(text, integer)')"
+    )
+    last = cursor.fetchone() or (mark,)
+    before = _functions(cursor)
+    cursor.execute(_INTERNAL.sub(rf"\g<0>{mark}", text))
+    _drop_older(cursor, before, (mark, *last))
+    cursor.execute(f"SELECT pgmq._views{mark}(queue_name) FROM pgmq.list_queues()")
+
+
+def _drop_older(cursor: Any, before: dict[str, str], marks: tuple[str, ...]) -> None:
+    """Drop the functions that were not replaced, except internal ones with one of these marks."""
     now = _functions(cursor)
-    for oid in before.keys() & now.keys() - {_regex_of(cursor)}:
-        if before[oid] == now[oid]:  # not replaced: of an earlier release
-            cursor.execute("SELECT %s::regprocedure", [oid])
-            cursor.execute(f"DROP FUNCTION {cursor.fetchone()[0]}")
-    cursor.execute("SELECT pgmq._views(q.queue_name, p.id) FROM pgmq.list_queues() q "
-                   "JOIN pgqueue_queue p ON p.name = q.queue_name")  # fmt: skip
+    for function in before.keys() & now.keys():
+        if before[function] == now[function] and not any(f"{mark}(" in function for mark in marks):
+            cursor.execute(f"DROP FUNCTION {function}")
+    cursor.execute(
+        "SELECT oid::regtype::text FROM pg_type WHERE typnamespace = 'pgmq'::regnamespace "
+        "AND typname ~ '^_(opened|delivery)_' AND right(typname, 9) <> ALL(%s)", [list(marks)]
+    )
+    for (name,) in cursor.fetchall():
+        cursor.execute(f"DROP TYPE {name}")
 
 
 def remove(cursor: Any) -> bool:
@@ -82,30 +98,27 @@ def remove(cursor: Any) -> bool:
 
 def dropped(cursor: Any) -> list[int]:
     """The ids of queues that clients have dropped, whose tables are still there."""
-    cursor.execute("SELECT to_regclass('pgmq._queue') IS NOT NULL")
+    cursor.execute("SELECT to_regclass('pgmq.own_queue') IS NOT NULL")
     if not cursor.fetchone()[0]:
         return []
     cursor.execute(
-        "SELECT q.id FROM pgqueue_queue q JOIN pgmq._queue o "
+        "SELECT q.id FROM pgqueue_queue q JOIN pgmq.own_queue o "
         "ON o.queue_id = q.id AND o.created_at = q.created_at WHERE o.dropped"
     )
     return [pk for (pk,) in cursor.fetchall()]
 
 
-def _functions(cursor: Any) -> dict[int, str]:
+def _functions(cursor: Any) -> dict[str, str]:
+    """The functions by their signatures, with a value that changes when one is replaced."""
     cursor.execute(
-        "SELECT p.oid, concat(p.xmin, p.ctid) FROM pg_proc p "
-        "WHERE p.pronamespace = to_regnamespace('pgmq')"
+        "SELECT p.oid::regprocedure::text, concat(p.xmin, p.ctid) FROM pg_proc p "
+        "WHERE p.pronamespace = 'pgmq'::regnamespace AND p.proname <> 'topic_regex'"
     )
     return dict(cursor.fetchall())
 
 
-def _regex_of(cursor: Any) -> int:
-    cursor.execute("SELECT 'pgmq._regex(text)'::regprocedure::oid")
-    return int(cursor.fetchone()[0])
-
-
-def _public(queue_model: Any, schema: str) -> str:
+def _text(queue_model: Any, schema: str, live: str) -> str:
+    """The statements that make the types, functions and views, without the release's mark."""
     fields = [
         field
         for field in queue_model._meta.concrete_fields
@@ -128,6 +141,9 @@ def _public(queue_model: Any, schema: str) -> str:
             "TABLE (queue_name text, msg_id bigint)",
         ),
         "set_vt_overloads": _set_vt_overloads(),
+        "grouped_reads": _grouped_reads(),
+        "statements": "\n".join(map(create, FUNCTIONS)),
+        "live": live,
     }
     text = _read("functions")
     for name, value in texts.items():
@@ -136,7 +152,7 @@ def _public(queue_model: Any, schema: str) -> str:
 
 
 def _with_path(found: re.Match[str], schema: str) -> str:
-    if found["name"].startswith("_") and found["name"] not in _CALLED_ALONE:
+    if found["name"].startswith("_"):
         return found["start"]
     return f"{found['start']} SET search_path = {schema}, pg_temp"
 
@@ -181,6 +197,26 @@ def _set_vt_overloads() -> str:
         for kind, delay in _DELAYS.items()
         if not (kind == "timestamptz" and value == "$2")
     )
+
+
+def _grouped_reads() -> str:
+    """The reads by group, and each read as a poll. A poll's function has the read's last arguments."""
+    made = []
+    poll = "max_poll_seconds integer DEFAULT 5, poll_interval_ms integer DEFAULT 100"
+    for name, kind in _READS.items():
+        more, condition = (", conditional jsonb DEFAULT '{}'", "$6") if kind == "read" else ("", "NULL")
+        if kind != "read":
+            made.append((name, "", f"_grouped($1, $2, $3, '{kind}')"))
+        made.append((f"{name}_with_poll", f", {poll}{more}", f"_poll('{kind}', $1, $2, $3, $4, $5, {condition})"))
+    return "\n".join(
+        f"CREATE OR REPLACE FUNCTION pgmq.{name}(queue_name text, vt integer, qty integer{more}) "
+        "RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$ BEGIN RETURN QUERY SELECT * "
+        f"FROM pgmq.{call}; END $$;"
+        for name, more, call in made
+    )
+
+
+_READS = {"read": "read", "read_grouped": "groups", "read_grouped_rr": "rounds", "read_grouped_head": "heads"}
 
 
 class _Recorder:

@@ -314,7 +314,7 @@ CALLS = [
 def rows_read() -> int:
     [(number,)] = run_sql(
         "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint "
-        "FROM pg_stat_xact_all_tables WHERE relname ~ '^pgqueue_|^_queue'"
+        "FROM pg_stat_xact_all_tables WHERE relname ~ '^pgqueue_|^own_queue'"
     )
     return int(number)
 
