@@ -59,7 +59,7 @@ def in_every_state(name: str = "orders", **settings: Any) -> BoundQueue:
     made.send("later", delay=600)
     made.archive(sent[:3])
     made.read(qty=2, vt=600)
-    made.send({"once": True}, dedup_key="k")
+    made.send({"once": True}, unique="k")
     return made
 
 

@@ -1,9 +1,9 @@
 -- Process rechecks: give a head to each group that lacks one. Never waits for another transaction: a
 -- group that is locked keeps its recheck. docs/groups.md says why this is safe. P7.
 --
--- Two readers that insert the row of the same group would wait for each other. So a statement that is
--- its own transaction takes a lock on all groups of the queue; statements in longer transactions
--- share that lock, and take one for each group.
+-- Two readers that insert the row of the same group would wait for each other. So a statement that
+-- is a transaction of its own takes one lock for all groups of the queue. Statements in longer
+-- transactions share that lock, and take another for each group.
 WITH mode AS MATERIALIZED (
     SELECT CASE WHEN %(alone)s
                 THEN pg_try_advisory_xact_lock(hashtextextended('pgqueue.promote', {queue_id}))
@@ -21,8 +21,8 @@ marks AS MATERIALIZED (
 asked AS MATERIALIZED (
     SELECT DISTINCT group_key FROM marks
 ),
--- Groups with a row. A lock on the row keeps its head; a row that changed after this statement began is
--- left to the next read.
+-- Groups with a row. While the row is locked, its head does not change. The next read processes
+-- rows that changed after this statement began.
 known AS MATERIALIZED (
     SELECT a.group_key, g.place
     FROM asked a CROSS JOIN LATERAL (

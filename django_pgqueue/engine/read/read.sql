@@ -2,9 +2,9 @@
 --
 -- A row with a note is not a delivery but work for the reader. 'exhausted': a due message without
 -- deliveries left, to be failed. 'blocked': a due message that is not the head of its group
--- (groups/set_back.sql). 'recheck': some groups may lack a head, and their next message may come
--- before those that are ready, so no ready message was leased (groups/promote.sql). An expired batch
--- lease is unfolded: those of its messages that are not leased again become rows of deferred. P1, P2.
+-- (groups/set_back.sql). 'recheck': some groups may lack a head. Their next messages may come
+-- before the ready ones, so no ready message was leased (groups/promote.sql). An expired batch
+-- lease is unfolded: its messages become rows of deferred, unless they are leased again. P1, P2.
 WITH recheck AS MATERIALIZED (
     SELECT FROM pgqueue_recheck
     WHERE queue_id = {queue_id} AND (SELECT %(heed)s::boolean) ORDER BY id LIMIT 1
@@ -27,7 +27,7 @@ capacity AS MATERIALIZED (
     SELECT (SELECT %(qty)s::bigint) - (SELECT count(*) FROM due) AS left
 ),
 ended AS MATERIALIZED (
-    -- With a condition: leases with at least one message that matches.
+    -- If there is a condition, only leases with at least one message that matches it.
     SELECT ctid, vt, CASE WHEN {any_body} THEN cardinality(ids) ELSE 1 END AS size
     FROM pgqueue_lease l
     WHERE queue_id = {queue_id} AND vt <= statement_timestamp()
