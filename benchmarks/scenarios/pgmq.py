@@ -24,7 +24,7 @@ GOALS = {
 
 
 @scenario(
-    "PGMQ's functions, behind 300,000 delayed messages and under a held snapshot too (quick: 20,000)",
+    "PGMQ's functions; also behind 300,000 delayed (quick: 20,000), and under a held snapshot",
     unit="send",
     goals=tuple(Goal(OURS, "PGMQ", at_least=least, unit=unit) for unit, least in GOALS.items()),
 )
@@ -74,9 +74,7 @@ def measured(bench: Any, peer: str) -> dict[str, float]:
     queues.cursor.execute("SELECT pgmq.purge_queue(%s)", [name])
     queues.fill(name, [body], bench.amount(20_000, 300_000), delay=HOUR)
     queues.fill(name, [body], backlog)
-    found["behind delayed: read 100, archive"] = settled(
-        reads["read 100, archive"], backlog - 100
-    )
+    found["behind delayed: read 100, archive"] = settled(reads["read 100, archive"], backlog - 100)
 
     queues.cursor.execute("SELECT pgmq.purge_queue(%s)", [name])
     queues.cursor.execute("VACUUM ANALYZE")
