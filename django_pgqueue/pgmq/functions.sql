@@ -181,19 +181,19 @@ LANGUAGE plpgsql AS $$ BEGIN PERFORM pgmq._create($1, false); END $$;
 CREATE OR REPLACE FUNCTION pgmq.create_unlogged(queue_name text) RETURNS void
 LANGUAGE plpgsql AS $$ BEGIN PERFORM pgmq._create($1, true); END $$;
 
--- Archived messages are kept for the retention interval, if it is one of time. Partitions are made by
--- manage.py pgqueue_partition.
+-- Intervals that are numbers of messages have no effect: partitions and retention are by time.
 CREATE OR REPLACE FUNCTION pgmq.create_partitioned(
     queue_name text, partition_interval text DEFAULT '10000',
     retention_interval text DEFAULT '100000', premake integer DEFAULT 4
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
+    every interval := CASE WHEN $2 !~ '^\d+$' THEN $2::interval END;
+    kept interval := CASE WHEN $3 !~ '^\d+$' THEN $3::interval END;
     made integer := pgmq._create($1, false);
 BEGIN
-    IF $3 !~ '^\d+$' THEN
-        UPDATE pgqueue_queue SET retention = $3::interval WHERE id = made;
-    END IF;
-    RAISE NOTICE 'queue "%" has no partitions yet: run manage.py pgqueue_partition', $1;
+    UPDATE pgqueue_queue SET retention = kept WHERE id = made AND kept IS NOT NULL;
+    RAISE NOTICE 'queue "%" has no partitions yet: run manage.py pgqueue_partition % --interval %s',
+        $1, $1, coalesce(extract(epoch FROM every)::bigint, 86400);
 END
 $$;
 
@@ -348,9 +348,6 @@ BEGIN
                     FROM unnest($3) WITH ORDINALITY AS h (header, place))) s;
 END
 $$;
-
-{send_overloads}
-{send_batch_overloads}
 
 -- ------------------------------------------------------------------ read
 
@@ -608,7 +605,7 @@ $$;
 -- Reads until there is a message. Each pass has a time and a snapshot of its own.
 CREATE OR REPLACE FUNCTION pgmq._poll(
     kind text, queue_name text, vt integer, qty integer, seconds integer, pause_ms integer,
-    conditional jsonb
+    conditional jsonb DEFAULT NULL
 ) RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
 DECLARE
     until timestamptz := clock_timestamp() + make_interval(secs => $5);
@@ -626,8 +623,6 @@ BEGIN
     END LOOP;
 END
 $$;
-
-{grouped_reads}
 
 CREATE OR REPLACE FUNCTION pgmq.pop(queue_name text, qty integer DEFAULT 1)
 RETURNS SETOF pgmq.message_record LANGUAGE plpgsql ROWS 100 AS $$
@@ -764,8 +759,6 @@ BEGIN
     RETURN QUERY SELECT * FROM pgmq._records(q, found_);
 END
 $$;
-
-{set_vt_overloads}
 
 -- ------------------------------------------------------------------ metrics
 
@@ -936,8 +929,6 @@ BEGIN
 END
 $$;
 
-{send_batch_topic_overloads}
-
 -- ------------------------------------------------------------------ notify
 
 -- Notifies at most once per interval, as pgqueue_wake does, whose rights its sequence has. It must not fail
@@ -1038,6 +1029,8 @@ END
 $$;
 
 CREATE OR REPLACE VIEW pgmq.notify_insert_throttle AS SELECT * FROM pgmq.list_notify_insert_throttles();
+
+{overloads}
 
 -- The functions behind the views read with the caller's rights, and the schema has no USAGE for others.
 GRANT SELECT ON pgmq.meta, pgmq.notify_insert_throttle, pgmq.own_queue, pgmq.topic_bindings TO PUBLIC;

@@ -149,9 +149,7 @@ _HALVES = re.compile(
 
 def create(function: Function) -> str:
     """The CREATE statement of one function. Every parameter but the queue's id has a default."""
-    names = {
-        **table_names(_SOME_ID), "of": _SOME_ID, "own_transaction": "false", **function.names
-    }
+    names = {**table_names(_SOME_ID), "of": _SOME_ID, "own_transaction": "false", **function.names}
     text = re.sub("^--.*\n", "", compose(function.statement, names), flags=re.M).rstrip()
     text = _PARAMETER.sub(lambda found: function.values.get(found[1], found[0]), text)
     types = {**_TYPES, **function.types}
@@ -188,14 +186,11 @@ def _kept(text: str) -> str:
 
 def _planned(text: str) -> str:
     """A statement with the names of the queue's tables, planned at each call."""
-    places = {name: f"${place}" for place, name in enumerate(dict.fromkeys(_PARAMETER.findall(text)), 1)}
-    values = [f"p_{name}" for name in places]
-    if _CLOCK in text:
-        values.append("p_clock")
-    text = _PARAMETER.sub(lambda found: places[found[1]], text)
-    text = text.replace(_CLOCK, f"${len(values)}").replace(str(_SOME_ID), "%1$s")
+    text = text.replace(_CLOCK, "%(clock)s")
+    names = list(dict.fromkeys(_PARAMETER.findall(text)))
+    text = _PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", text)
+    ids = "q_id, p_dead_id" if "%2$s" in text else "q_id"
     return (
-        f"RETURN QUERY EXECUTE format($sql$\n{text}\n$sql$, "
-        f"q_id{', p_dead_id' if '%2$s' in text else ''})"
-        + (f" USING {', '.join(values)}" if values else "") + ";"
+        f"RETURN QUERY EXECUTE format($sql$\n{text.replace(str(_SOME_ID), '%1$s')}\n$sql$, {ids}) "
+        f"USING {', '.join(f'p_{name}' for name in names)};"
     )

@@ -25,7 +25,8 @@ CREATE TABLE pgmq.own_queue (
 );
 
 -- * is a part of a word without dots, and # any characters: not as in AMQP.
-CREATE FUNCTION pgmq.topic_regex(pattern text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION pgmq.topic_regex(pattern text) RETURNS text LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp AS $$
     SELECT '^' || replace(replace(replace($1, '.', '\.'), '*', '[^.]+'), '#', '.*') || '$'
 $$;
 

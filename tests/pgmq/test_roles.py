@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 from django.core.management import call_command
+from django.db import connection
 
 from django_pgqueue import queue
-from django_pgqueue.models import Message
+from django_pgqueue.models import Message, Queue
 from tests.conftest import run_sql
 from tests.management.roles import acting, refused, role  # noqa: F401
 from tests.pgmq.conftest import call
@@ -71,10 +73,33 @@ def test_a_role_of_one_queue_cannot_use_another(role, committed_pgmq):  # noqa: 
     may_not(role, "send('mails', '1')", "q_mails")
 
 
-def test_a_role_without_rights_on_the_schema_sends_to_a_queue_that_notifies(role, committed_pgmq):  # noqa: F811
+@pytest.mark.parametrize("granted_first", [True, False])
+def test_a_sender_shares_the_throttle_of_notifications(role, committed_pgmq, granted_first):  # noqa: F811
     Message.objects.create_queue("orders")
-    call_command("pgqueue_grants", "--role", role, "--for", "sender", "--apply", verbosity=0)
-    committed_pgmq("enable_notify_insert('orders')")
+    steps = [
+        lambda: call_command("pgqueue_grants", "--role", role, "--for", "sender", "--apply"),
+        lambda: committed_pgmq("enable_notify_insert('orders')"),
+    ]
+    for step in steps if granted_first else reversed(steps):
+        step()
+    # A sender of Django's needs no right on the schema.
     run_sql(f"REVOKE USAGE ON SCHEMA pgmq FROM {role}")
     with acting(role):
         queue("orders").send(1)
+    [(_, _, notified)] = committed_pgmq("list_notify_insert_throttles()")
+    assert notified.year > 1970
+
+
+def test_a_sender_without_a_right_on_the_throttle_sends_and_notifies(role, committed_pgmq):  # noqa: F811
+    committed_pgmq("create('orders')")
+    call_command("pgqueue_grants", "--role", role, "--for", "sender", "--apply", verbosity=0)
+    committed_pgmq("enable_notify_insert('orders', 100000)")
+    committed_pgmq("send('orders', '1')")
+    pk = Queue.objects.get().pk
+    run_sql(f"REVOKE ALL ON SEQUENCE pgmq.pgqueue_wake_q{pk} FROM {role}")
+    with connection.cursor() as cursor:
+        cursor.execute('LISTEN "pgmq.q_orders.INSERT"')
+        with psycopg.connect(**connection.get_connection_params(), autocommit=True) as sender:
+            sender.execute(f"SET ROLE {role}")
+            sender.execute("SELECT pgmq.send('orders', '1')")
+        assert [each.channel for each in connection.connection.notifies(timeout=5, stop_after=1)]
