@@ -341,11 +341,19 @@ DECLARE
     q pgmq._opened := pgmq._open($1, $4 IS NOT NULL);
 BEGIN
     PERFORM pgmq._validate_batch_params($2, $3);
-    RETURN QUERY SELECT s.id - q.base FROM pgmq._send_batch(
-        q.id, p_at => CASE WHEN $4 > clock_timestamp() THEN $4 END, p_bodies => to_jsonb($2),
-        p_headers => to_jsonb($3), p_priority => 0::smallint,
-        p_group => (SELECT array_agg(pgmq._group(h.header) ORDER BY h.place)
-                    FROM unnest($3) WITH ORDINALITY AS h (header, place))) s;
+    IF $3 IS NULL AND $4 <= clock_timestamp() THEN
+        RETURN QUERY EXECUTE format(
+            'INSERT INTO pgqueue_message_q%s (queue_id, body)
+             SELECT %1$s, nullif(b.body, ''null'') FROM unnest($1) WITH ORDINALITY AS b (body, place)
+             ORDER BY b.place RETURNING id - $2', q.id)
+        USING $2, q.base;
+    ELSE
+        RETURN QUERY SELECT s.id - q.base FROM pgmq._send_batch(
+            q.id, p_at => CASE WHEN $4 > clock_timestamp() THEN $4 END, p_bodies => to_jsonb($2),
+            p_headers => to_jsonb($3), p_priority => 0::smallint,
+            p_group => (SELECT array_agg(pgmq._group(h.header) ORDER BY h.place)
+                        FROM unnest($3) WITH ORDINALITY AS h (header, place))) s;
+    END IF;
 END
 $$;
 
@@ -394,14 +402,15 @@ BEGIN
 END
 $$;
 
--- Leases messages, as engine/read/reading.py does; without a lease it takes them out of the queue, but
--- for their bodies.
+-- Leases messages, as engine/read/reading.py does. All statements have one time, and a lease ends after
+-- it: no call finds a message twice. Without a lease it deletes them, except their bodies.
 CREATE OR REPLACE FUNCTION pgmq._take(
-    q pgmq._opened, lease interval, qty bigint, conditional jsonb DEFAULT NULL
+    q pgmq._opened, vt integer, qty bigint, conditional jsonb DEFAULT NULL,
+    clock timestamptz DEFAULT clock_timestamp()
 ) RETURNS pgmq._delivery[] LANGUAGE plpgsql SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
-    clock timestamptz := clock_timestamp();
+    lease interval := greatest(make_interval(secs => $2), '1 microsecond');
     most bigint := coalesce(qty, 9223372036854775807);
     taken pgmq._delivery[] := '{}';
     heed boolean := true;
@@ -418,7 +427,7 @@ BEGIN
         IF most >= 16 THEN
             PERFORM FROM pgqueue_group WHERE queue_id = q.id ORDER BY group_key LIMIT 1;
         END IF;
-        IF lease IS NULL THEN
+        IF $2 IS NULL THEN
             taken := ARRAY(SELECT t FROM pgmq._take_ready(q.id, p_qty => qty, p_clock => clock) t
                            ORDER BY -t.priority, t.id);
         ELSIF most < 16 OR FOUND THEN
@@ -439,8 +448,8 @@ BEGIN
             read_ats := NULL;
             FOR r IN
                 SELECT * FROM pgmq._read_due(
-                    q.id, p_qty => most - cardinality(taken), p_vt => coalesce(lease, '0'),
-                    p_heed => heed, p_max_deliveries => q.max_deliveries, p_clock => clock)
+                    q.id, p_qty => most - cardinality(taken), p_vt => lease, p_heed => heed,
+                    p_max_deliveries => q.max_deliveries, p_clock => clock)
                 WHERE conditional IS NULL
                 UNION ALL
                 SELECT * FROM pgmq._read_matching(
@@ -490,7 +499,7 @@ BEGIN
             EXIT WHEN NOT again;
         END LOOP;
         taken := ARRAY(SELECT t FROM unnest(taken) t ORDER BY -t.priority, t.id);
-        IF lease IS NULL THEN
+        IF $2 IS NULL THEN
             DELETE FROM pgqueue_deferred
             WHERE id = ANY(ARRAY(SELECT t.id FROM unnest(taken) t)) AND queue_id + 0 = q.id;
         END IF;
@@ -515,7 +524,7 @@ BEGIN
             own, 'id = $1 AND enqueued_at = $2', '$3, $4, $2, $5, $6, body::jsonb, headers::jsonb')
         USING one.id, one.enqueued_at, one.id - q.base, one.read_ct - popped::integer,
             CASE WHEN one.read_ct > popped::integer THEN to_timestamp(one.read_at / 1e6::float8) END,
-            to_timestamp(one.vt / 1e6::float8);
+            to_timestamp(CASE WHEN popped THEN one.read_at ELSE one.vt END / 1e6::float8);
     ELSIF cardinality(taken) > 1 THEN
         RETURN QUERY EXECUTE format(
             CASE WHEN popped THEN
@@ -524,7 +533,8 @@ BEGIN
             ELSE '' END ||
             'SELECT t.id - $1, t.read_ct - $3, t.enqueued_at,
                     CASE WHEN t.read_ct > $3 THEN to_timestamp(t.read_at / 1e6::float8) END,
-                    to_timestamp(t.vt / 1e6::float8), m.body::jsonb, m.headers::jsonb
+                    to_timestamp(CASE $3 WHEN 1 THEN t.read_at ELSE t.vt END / 1e6::float8),
+                    m.body::jsonb, m.headers::jsonb
              FROM unnest($2) WITH ORDINALITY AS t
                  (note, id, read_ct, read_at, body, headers, enqueued_at, priority, group_key,
                   attempts, vt, first_read_at, place) ' ||
@@ -545,7 +555,7 @@ DECLARE
     q pgmq._opened := pgmq._open($1, $2 IS NOT NULL, $3);
 BEGIN
     RETURN QUERY SELECT * FROM pgmq._records(
-        q, pgmq._take(q, make_interval(secs => $2), $3, nullif($4, '{}')));
+        q, pgmq._take(q, $2, $3, nullif($4, '{}')));
 END
 $$;
 
@@ -555,7 +565,7 @@ CREATE OR REPLACE FUNCTION pgmq._grouped(queue_name text, vt integer, qty intege
 RETURNS SETOF pgmq.message_record LANGUAGE plpgsql ROWS 100 AS $$
 DECLARE
     q pgmq._opened := pgmq._open($1, $2 IS NOT NULL, $3);
-    lease interval := make_interval(secs => $2);
+    clock timestamptz := clock_timestamp();
     missing bigint := $3;
     wanted bigint;
     heads pgmq._delivery[];
@@ -567,7 +577,7 @@ BEGIN
         IF kind = 'groups' THEN
             SELECT greatest(n.heads, 1) INTO wanted FROM pgmq._heads_needed(q.id, missing) n;
         END IF;
-        heads := pgmq._take(q, lease, wanted);
+        heads := pgmq._take(q, $2, wanted, clock => clock);
         EXIT WHEN cardinality(heads) = 0;
         missing := missing - cardinality(heads);
         behind := '{}';
@@ -579,8 +589,8 @@ BEGIN
                     FROM unnest(heads) h WHERE h.group_key IS NOT NULL) h
                 CROSS JOIN LATERAL pgmq._follow(
                     q.id, p_ids => h.ids, p_read_cts => h.read_cts, p_read_ats => h.read_ats,
-                    p_qty => missing, p_vt => lease, p_max_deliveries => q.max_deliveries,
-                    p_in_rounds => kind = 'rounds') f);
+                    p_qty => missing, p_vt => make_interval(secs => $2),
+                    p_max_deliveries => q.max_deliveries, p_in_rounds => kind = 'rounds') f);
             missing := missing - cardinality(behind);
         END IF;
         IF kind = 'groups' THEN

@@ -179,6 +179,29 @@ def test_grouped_reads_keep_the_order_of_each_group(made, function, first, secon
     assert bodies(made(f"{function}('orders', 30, 4)")) == second
 
 
+@pytest.mark.parametrize(
+    "call_",
+    [
+        "read('orders', 0, 20)",
+        "read('orders', 0, 20, '1')",
+        "read_grouped('orders', 0, 20)",
+        "read_grouped_rr('orders', 0, 20)",
+        "pop('orders', 20)",
+    ],
+)
+def test_no_call_returns_a_message_twice(made, call_):
+    """Not even one whose lease ends at once, or that other statements of the call delay."""
+    made("send_batch('orders', ARRAY['1', '1', '1']::jsonb[])")
+    run_sql("UPDATE pgqueue_queue SET max_deliveries = 2 WHERE name = 'orders'")
+    for _ in range(2):
+        made("read('orders', 0, 1)")
+    made("set_vt('orders', 2, 0)")
+    for _ in range(3):
+        made("""send('orders', '1', '{"x-pgmq-group": "a"}'::jsonb)""")
+    behind = [5, 6] if "grouped" in call_ else []
+    assert ids(made(call_)) == [2, 3, 4, *behind]
+
+
 def test_a_group_goes_on_when_its_head_is_archived(made):
     send_groups("a", "a")
     [row] = made("read('orders', 30, 5)")
