@@ -12,8 +12,8 @@ __all__ = ["Receipt", "State", "consumer", "queue", "schedule"]
 
 __version__ = "0.1.0"
 
-# Looked up at first use: the models cannot be imported before the apps are loaded, but a
-# models.py that imports this package is.
+# The modules of the public names, imported at first use: a project's models.py may import this
+# package, but the package's models cannot be imported before the apps are loaded.
 _HOMES = {
     "consumer": "django_pgqueue.handlers",
     "queue": "django_pgqueue.models",

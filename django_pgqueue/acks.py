@@ -1,4 +1,4 @@
-"""Ack policies and outcomes, and how a run's outcome is decided. No I/O."""
+"""Ack policies, outcomes, and the function that decides a run's outcome. Does no I/O."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = [
 ]
 
 _LONGEST_ERROR = 8192
-#: Thirty years, in seconds. A longer delay is most likely in another unit.
+#: Thirty years, in seconds. A longer delay is refused: it is most likely in another unit.
 _LONGEST_DELAY = 1e9
 
 
 class AckPolicy(str, Enum):
-    """When a message is archived as done.
+    """The policy that decides when a message is archived as COMPLETED.
 
     ACK             after the handler, even if it raises
     ACK_FIRST       before the handler runs: at most once
@@ -55,7 +55,7 @@ AckPolicyName = Literal[
 
 @dataclass(frozen=True)
 class Failure:
-    """Why an attempt failed. :class:`~django_pgqueue.models.Attempt` stores it.
+    """The reason why an attempt failed. :class:`~django_pgqueue.models.Attempt` stores it.
 
     ``attempt`` is the number of the handler's run, from 1, ``error_class`` the import path of the
     exception's class.
@@ -72,7 +72,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException, attempt: int) -> Failure:
-        """The failure for an exception that a handler raised."""
+        """Return the failure for an exception that a handler raised."""
         kind = type(error)
         try:
             message = str(error)
@@ -85,9 +85,9 @@ class Failure:
 
 @dataclass(frozen=True)
 class Ack:
-    """Done: the message is archived as COMPLETED.
+    """The outcome of success: the message is archived as COMPLETED.
 
-    ``result`` is JSON text that is archived with it. A consumer with ``keep_result`` sets it.
+    ``result`` is JSON text that is archived too. A consumer with ``keep_result`` sets it.
     """
 
     result: str | None = field(default=None, repr=False)
@@ -95,7 +95,7 @@ class Ack:
 
 @dataclass(frozen=True)
 class Nack:
-    """Not done: try again after ``delay`` seconds. With None the retry strategy decides.
+    """The outcome that plans a retry after ``delay`` seconds; None: the retry strategy decides.
 
     ``reason`` is the message's error until its next attempt. ``cause`` is the exception, for logs
     and error trackers. Raises InvalidArgument for a delay that is negative or no number.
@@ -112,10 +112,10 @@ class Nack:
 
 
 class Retry(Exception):
-    """A handler raises it to have the message tried again after ``delay`` seconds.
+    """Raised by a handler to retry the message after ``delay`` seconds.
 
-    With a delay the message is always tried again. Without one the retry strategy decides, and may
-    give up.
+    With a delay the message is always retried. Without one the retry strategy decides, and may give
+    up.
     """
 
     def __init__(self, delay: float | None = None, reason: str = "") -> None:
@@ -125,7 +125,7 @@ class Retry(Exception):
 
 
 class Reject(Exception):
-    """A handler raises or returns it for a message that can never succeed.
+    """Raised or returned by a handler for a message that can never succeed.
 
     The message goes to the dead-letter queue, or is archived as FAILED, with the reason.
     """
@@ -138,7 +138,7 @@ class Reject(Exception):
 
 
 class Discard(Exception):
-    """A handler raises or returns it to delete the message with its body."""
+    """Raised or returned by a handler to delete the message with its body."""
 
 
 Outcome = Ack | Nack | Reject | Discard
@@ -155,7 +155,7 @@ def decide(
     elapsed: float,
     explicit: Outcome | None = None,
 ) -> Outcome | None:
-    """The outcome of one handler run.
+    """Return the outcome of one handler run.
 
     ``error`` is the exception that the handler raised, ``explicit`` the outcome that it set, as
     with ``message.ack()``. ``attempt`` is the number of the run, from 1, ``elapsed`` the seconds
@@ -188,7 +188,7 @@ def decide(
 
 
 def _granted(nack: Nack, strategy: RetryStrategy, attempt: int, elapsed: float) -> Outcome:
-    """The Nack with the strategy's delay, or a Reject if the strategy gives up."""
+    """Return the Nack with the strategy's delay, or a Reject if the strategy gives up."""
     if nack.delay is not None:
         return nack
     delay = strategy.delay(attempt, elapsed)
@@ -198,7 +198,7 @@ def _granted(nack: Nack, strategy: RetryStrategy, attempt: int, elapsed: float) 
 
 
 def _explained(explicit: Outcome, attempt: int) -> Outcome:
-    """The outcome that the handler set, with a Failure made from its reason."""
+    """Return the outcome that the handler set, with a Failure made from its reason."""
     if isinstance(explicit, Reject):
         return _failed(explicit, Failure.of(explicit.__cause__ or explicit, attempt))
     if isinstance(explicit, Nack) and explicit.reason and explicit.failure is None:
@@ -215,7 +215,7 @@ def _failed(reject: Reject, failure: Failure | None, cause: BaseException | None
 
 
 def describe(error: BaseException) -> str:
-    """The exception as text of limited length: type and message, then the traceback.
+    """Format the exception as text of limited length: type and message, then the traceback.
 
     >>> describe(ValueError("no number"))
     'ValueError: no number'
@@ -228,7 +228,7 @@ def describe(error: BaseException) -> str:
 
 
 def _storable(text: str) -> str:
-    """The text as PostgreSQL can store it: without NUL and lone surrogates, of limited length."""
+    """Shorten the text, and escape NUL and lone surrogates, which PostgreSQL cannot store."""
     return _printable(text[:_LONGEST_ERROR])
 
 

@@ -1,4 +1,4 @@
-"""Validates arguments of operations, and converts them to the form that the statements take."""
+"""Validates the arguments of operations, and converts them to parameters of SQL statements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django_pgqueue.types import BatchReceipt, Delay, Receipt
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}", re.ASCII)
 _LONGEST = dt.timedelta(days=365 * 1000)
-#: The least length of time above zero, in seconds.
+#: The shortest length of time above zero, in seconds.
 POSITIVE = 1e-6
 _LEAST = {0: "zero seconds or more", POSITIVE: "more than zero seconds", 1: "at least a second"}
 _INT4 = 2**31 - 1
@@ -28,7 +28,7 @@ _LARGEST = 255 * 1024 * 1024
 # Characters that PostgreSQL's text cannot hold.
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
-# NUL in JSON text: PostgreSQL cannot store it. After another backslash, \u0000 is ordinary text.
+# An escaped NUL in JSON text. Not matched after another backslash, where \u0000 is ordinary text.
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
@@ -56,7 +56,7 @@ def priority(value: object) -> int:
 
 
 def key(value: object, name: str) -> str | None:
-    """Validate a group or dedup key: 1 to 255 characters that PostgreSQL can store, or None."""
+    """Validate a group or unique key: 1 to 255 characters that PostgreSQL can store, or None."""
     if value is None:
         return None
     if not isinstance(value, str) or not 1 <= len(value) <= 255 or _UNSTORABLE.search(value):
@@ -83,7 +83,7 @@ def process(value: object) -> int | None:
 def duration(value: object, name: str = "vt", *, least: float | None = None) -> dt.timedelta:
     """Convert seconds or a timedelta to a timedelta.
 
-    ``least``: the shortest length that is allowed, 0, POSITIVE or 1 second.
+    ``least`` is the minimum in seconds: 0, POSITIVE or 1. None: no minimum.
 
     >>> duration(1.5)
     datetime.timedelta(seconds=1, microseconds=500000)
@@ -138,14 +138,14 @@ def moment(value: Delay | None, name: str = "delay") -> dict[str, Any]:
 
 
 def condition(value: object) -> str | None:
-    """The JSON text of ``conditional``; None if it is None or {}, which match any body."""
+    """Return the JSON text of ``conditional``; None if it is None or {}, which match any body."""
     return None if value == {} else json_text(value, "conditional")
 
 
 def json_text(value: object, what: str = "body") -> str | None:
-    """The JSON text of a body or headers. None stays None, which is stored as NULL.
+    """Return the JSON text of a body or headers. None stays None, which is stored as NULL.
 
-    Raises InvalidMessage for what is not JSON (NaN, Infinity, unknown types) and for what jsonb
+    Raises InvalidMessage for values that are not JSON (NaN, Infinity, unknown types) or that jsonb
     cannot hold (NUL, lone surrogates).
     """
     if value is None:
@@ -177,7 +177,7 @@ def json_text(value: object, what: str = "body") -> str | None:
 
 
 def headers_text(value: object) -> str | None:
-    """The JSON text of headers. Raises InvalidMessage unless they are a dict or None."""
+    """Return the JSON text of headers. Raises InvalidMessage unless they are a dict or None."""
     if value is not None and not isinstance(value, dict):
         raise InvalidMessage(f"headers must be a dict or None, not {value!r}")
     return json_text(value, "headers")
@@ -241,7 +241,7 @@ def by_receipt(values: Any, name: str, each: str) -> dict[Receipt, Any]:
 
 
 def texts(values: Any, name: str) -> dict[Receipt, str | None]:
-    """Validate a dict of texts, such as errors, by receipt."""
+    """Validate a dict from receipts to texts, such as errors."""
     found = by_receipt(values, name, "texts")
     return {receipt: text(value, name) for receipt, value in found.items()}
 
@@ -266,7 +266,7 @@ def _is_id(value: object) -> bool:
 
 
 def _is_receipt(value: object) -> bool:
-    # Batch receipts are made by reads only, so they are valid.
+    # Only reads make batch receipts, so these are valid.
     return type(value) is BatchReceipt or (
         isinstance(value, Receipt)
         and all(map(_is_id, value))
@@ -276,7 +276,7 @@ def _is_receipt(value: object) -> bool:
 
 
 def newest(given: Sequence[Receipt]) -> list[Receipt]:
-    """The receipts of the last delivery of each message.
+    """Return the receipt of the last delivery of each message.
 
     >>> newest([Receipt(7, 1, 5), Receipt(7, 2, 9), Receipt(8, 1, 5)])
     [Receipt(id=7, read_ct=2, read_at=9), Receipt(id=8, read_ct=1, read_at=5)]
@@ -290,7 +290,7 @@ def newest(given: Sequence[Receipt]) -> list[Receipt]:
 
 
 def fence(receipts: Sequence[Receipt]) -> dict[str, str]:
-    """The parameters ``ids``, ``read_cts`` and ``read_ats``, arrays that name these deliveries.
+    """Return the parameters ``ids``, ``read_cts`` and ``read_ats``: arrays of the receipts' parts.
 
     >>> fence([Receipt(7, 1, 5), Receipt(8, 2, 9)])
     {'ids': '{7,8}', 'read_cts': '{1,2}', 'read_ats': '{5,9}'}
@@ -300,9 +300,9 @@ def fence(receipts: Sequence[Receipt]) -> dict[str, str]:
 
 
 def array(values: Iterable[object]) -> str:
-    """A PostgreSQL array literal of values that need no quotes.
+    """Return a PostgreSQL array literal of values that need no quotes.
 
-    A list would be slower: psycopg looks at each value, and picks a type by the largest number.
+    A list would be slower as a parameter: psycopg looks at each value to pick a type.
 
     >>> array([7, 8])
     '{7,8}'

@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 _COLUMNS = (
-    "id, name, unlogged, visibility_timeout, max_deliveries, dead_letter_queue_id, dedup_window, "
+    "id, name, unlogged, visibility_timeout, max_deliveries, dead_letter_queue_id, unique_window, "
     "created_at"
 )
 
@@ -68,8 +68,8 @@ _COLUMNS = (
 class BareRunner:
     """Runs statements on a psycopg connection, in one thread at a time.
 
-    psycopg prepares them as the connection's ``prepare_threshold`` says: set that to None behind a
-    pooler.
+    psycopg prepares a statement after as many runs as the connection's ``prepare_threshold``: set
+    that to None behind a pooler.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class BareRunner:
         self.session = connection
         self.settings = SimpleNamespace(**{**DEFAULTS, **_checked(settings or {})})
         self._cursor = connection.cursor(row_factory=tuple_row)
-        # The engine decodes bodies itself.
+        # Load jsonb as text: the engine decodes bodies itself.
         self._cursor.adapters.register_loader("jsonb", TextLoader)
 
     @property
@@ -118,8 +118,8 @@ def open_queue(
 ) -> OpenQueue:
     """Open a queue on a psycopg connection, with its present settings.
 
-    In autocommit mode each statement is a transaction of its own; reads demand that mode. Otherwise
-    statements are a part of the connection's transaction.
+    In autocommit mode each statement is a transaction of its own; reads require that mode.
+    Otherwise statements are a part of the connection's transaction.
 
     Arguments:
         settings: values for keys of ``PGQUEUE`` (:mod:`django_pgqueue.conf`), in place of the
@@ -133,7 +133,7 @@ def open_queue(
 
 
 def open_queues(runner: BareRunner, where: str, params: Mapping[str, Any]) -> list[OpenQueue]:
-    """The queues for which an SQL condition is true, by name. Raises TablesMissing."""
+    """Return the queues that satisfy an SQL condition, ordered by name. Raises TablesMissing."""
     text = f"SELECT {_COLUMNS} FROM pgqueue_queue WHERE {where} ORDER BY name"
     try:
         rows = runner.run(text, params)

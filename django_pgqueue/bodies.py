@@ -1,7 +1,7 @@
 """Makes a handler's argument: the message, or its body converted to the annotated type.
 
 pydantic validates its own models and dataclasses. This module validates other dataclasses and
-TypedDicts, strictly (``"5"`` is no int) and whether or not pydantic is installed.
+TypedDicts, with or without pydantic, and strictly: ``"5"`` is not an int.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from django.utils import dateparse
 from django_pgqueue.acks import Reject
 from django_pgqueue.errors import InvalidArgument
 
-# Python 3.14 evaluates annotations lazily. One with a name that is imported only for type checking
-# must not make the others unreadable.
+# Python 3.14 evaluates annotations lazily. FORWARDREF accepts names that are imported only for type
+# checking, so that one annotation with such a name does not make the others unreadable.
 if sys.version_info >= (3, 14):
     from annotationlib import Format
 
@@ -71,7 +71,7 @@ _FROM_OBJECT = (dict, abc.Mapping, abc.MutableMapping)
 
 
 class Call:
-    """A handler's function, with what is needed to call it: its arguments, the body's type.
+    """A handler's function, with its parameters and a converter for its body type.
 
     >>> def charge(message): ...
     >>> Call(charge).convert is None
@@ -93,7 +93,7 @@ class Call:
     def __call__(self, given: Any, context: Any) -> Any:
         """Call the function with a message, or a list of them.
 
-        Raises Reject if a body does not fit the type, and what the function raises.
+        Raises Reject if a body does not fit the type, and any exception of the function.
         """
         if self.convert is None:
             first = given
@@ -107,7 +107,7 @@ class Call:
         return self.function(first, **{name: extra[name] for name in self._extra})
 
     def misfit(self, message: Any) -> Reject | None:
-        """The Reject for a body that does not fit the type, or None."""
+        """Return the Reject for a body that does not fit the type; None if it fits."""
         try:
             if self.convert is not None:
                 self.convert(message.body)
@@ -138,23 +138,23 @@ def _hint(function: Callable[..., Any], name: str) -> Any:
     function = inspect.unwrap(function)
     try:
         annotation = _annotations(function).get(name)
-        # Only this annotation: another one that cannot be resolved must not matter.
+        # Resolve only this annotation: the others may have names that cannot be resolved.
         alone = types.SimpleNamespace(__annotations__={name: annotation})
         return typing.get_type_hints(alone, getattr(function, "__globals__", {})).get(name)
     except (AttributeError, NameError, TypeError):
-        # A name that is imported only for type checking: most likely Message.
+        # The annotation's name is imported only for type checking: most likely it is Message.
         return None
 
 
 def _converter(hint: Any) -> Callable[[Any], Any] | None:
-    """A function that converts a body to this type; None if the handler takes the message.
+    """Return a function that converts bodies to a type; None if the handler takes messages.
 
     Raises InvalidArgument for a type with a field that cannot be made from JSON.
     """
     if not (_is_record(hint) or _is_pydantic(hint)):
         return None
     maker = cache(lambda: _maker(hint, hint.__name__, {}))
-    # A type that is defined below the handler is resolved when the first message comes.
+    # A type that is defined below the handler is resolved later, for the first message.
     with suppress(NameError):
         maker()
 
@@ -180,10 +180,10 @@ def _is_pydantic(hint: Any) -> bool:
 
 
 def _maker(hint: Any, where: str, known: dict[Any, Make]) -> Make:
-    """A function that makes a value of this type from JSON.
+    """Return a function that makes a value of this type from JSON.
 
-    ``where`` is the name of the field in errors, ``known`` has the functions of types that may
-    contain themselves. Raises InvalidArgument for a type that cannot be made from JSON.
+    ``where`` is the name of the field in errors. ``known`` has the functions made so far, since a
+    type may contain itself. Raises InvalidArgument for a type that cannot be made from JSON.
     """
     plain, args = typing.get_origin(hint) or hint, typing.get_args(hint)
     if plain in (Any, object) or isinstance(plain, typing.TypeVar):
@@ -202,7 +202,7 @@ def _maker(hint: Any, where: str, known: dict[Any, Make]) -> Make:
         return lambda value, path: validate(value)
     if _is_record(plain) or hasattr(plain, "__value__"):
         if plain not in known:
-            # A type may contain itself.
+            # A type may contain itself: until its function is made, this one looks it up.
             known[plain] = lambda value, path: known[plain](value, path)
             if _is_record(plain):
                 known[plain] = _record_maker(plain, known)

@@ -1,7 +1,7 @@
 """System checks: find mistakes in the configuration before they cause failures.
 
-Checks that ask the database run with ``manage.py check --database default`` and ``migrate``. They
-pass if the database cannot be reached: that is no mistake in the configuration.
+Checks that query the database run with ``manage.py check --database default`` and ``migrate``. They
+pass if the database cannot be reached: that is not a mistake in the configuration.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Check = Callable[..., list[CheckMessage]]
 
 
 def of_code(check: Callable[[], Messages]) -> Check:
-    """Register a check of code and settings. It passes while PGQUEUE["DATABASE"] is invalid."""
+    """Register a check of code and settings. It is skipped if PGQUEUE["DATABASE"] is invalid."""
 
     @register(Tags.compatibility)
     def run(**kwargs: Any) -> list[CheckMessage]:
@@ -48,7 +48,7 @@ def of_code(check: Callable[[], Messages]) -> Check:
 
 
 def of_database(check: Callable[[str], Messages]) -> Check:
-    """Register a check that asks the queues' database, and takes its alias."""
+    """Register a check of the queues' database. ``check`` takes the database alias."""
 
     @register(Tags.database)
     def run(*, databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
@@ -66,10 +66,10 @@ def of_database(check: Callable[[str], Messages]) -> Check:
 
 
 def of_consumers(check: Callable[[str, dict[str, Queue], list[Handler]], Messages]) -> Check:
-    """Register a check of each database with consumers, except for queues that an unapplied
-    migration will make.
+    """Register a check of each database that has consumers.
 
-    ``check`` takes the alias, the database's queues by name in lower case, and its handlers.
+    ``check`` takes the alias, the database's queues by name in lower case, and its handlers, except
+    those whose queue an unapplied migration will make.
     """
 
     @register(Tags.database)
@@ -89,7 +89,7 @@ def of_consumers(check: Callable[[str, dict[str, Queue], list[Handler]], Message
                         awaited = _planned(alias) - queues.keys()
                         consumed = [h for h in consumed if h.queue.lower() not in awaited]
             except DatabaseProblem:
-                # The database is down or not migrated. Whoever connects to it reports that.
+                # The database is down or not migrated. Other commands report that.
                 continue
             messages += check(alias, queues, consumed)
         return messages
@@ -340,7 +340,7 @@ def check_deliveries(alias: str, queues: dict[str, Queue], consumed: list[Handle
 
 
 def _planned(alias: str) -> set[str]:
-    """The names of the queues that unapplied migrations will make."""
+    """Return the names of the queues that unapplied migrations will make."""
     loader = MigrationLoader(connections[alias])
     return {
         operation.name.lower()
@@ -350,7 +350,7 @@ def _planned(alias: str) -> set[str]:
 
 
 def _place(error: BaseException) -> str:
-    """The file and line of the project's code that caused an error."""
+    """Return the file and line of the project's code that caused an error."""
     frames = traceback.extract_tb(error.__traceback__)
     own = __file__.rpartition("checks.py")[0]
     theirs = [

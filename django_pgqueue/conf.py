@@ -5,8 +5,8 @@ key                  default    meaning
 ===================  =========  =================================================================
 DATABASE             None       alias of the database that holds the queues; None: as the routers
                                 say. Set it together with ``django_pgqueue.routers.QueueRouter``.
-ATTEMPTS_KEPT        20         failed attempts that are stored for each message: the last ones
-ATTEMPTS_PER_QUEUE   100000     failed attempts that are stored for each queue: the last ones
+ATTEMPTS_KEPT        20         maximum number of failed attempts that are stored for a message
+ATTEMPTS_PER_QUEUE   100000     maximum number of failed attempts that are stored for a queue
 CACHE_SECONDS        5.0        seconds for which a process caches a queue's settings
 COPY_THRESHOLD       500        number of messages from which ``send_batch`` uses COPY
 EXACT_COUNT_LIMIT    10000      number of rows up to which ``metrics`` counts exactly
@@ -40,7 +40,7 @@ from django_pgqueue.settings import DEFAULTS, mistake
 
 
 def problem(name: str | None = None) -> str | None:
-    """The error in the value of a key, or in ``PGQUEUE`` itself; None if there is none.
+    """Return the error in the value of a key, or in ``PGQUEUE`` itself; None if there is none.
 
     >>> problem("CACHE_SECONDS") is None
     True

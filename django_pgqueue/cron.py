@@ -1,4 +1,4 @@
-"""The next tick of cron expressions and intervals.
+"""Computes the next tick of a cron expression or an interval.
 
 cronsim (``pip install django-postgres-mq[schedules]``) parses expressions as Debian's cron does.
 """
@@ -26,7 +26,7 @@ def available() -> bool:
 
 @lru_cache(maxsize=100)
 def zone(name: str) -> ZoneInfo:
-    """The time zone with this name. Raises InvalidArgument."""
+    """Return the time zone with this name. Raises InvalidArgument."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
@@ -37,15 +37,15 @@ def zone(name: str) -> ZoneInfo:
 
 
 def check(expression: str, time_zone: str) -> None:
-    """Raises InvalidArgument unless this is a cron expression with a next tick."""
+    """Raise InvalidArgument unless this is a cron expression with a next tick."""
     following(expression, time_zone, dt.datetime.now(_UTC))
 
 
 def following(expression: str, time_zone: str, after: dt.datetime) -> dt.datetime:
-    """The first tick of the expression after ``after``, in UTC.
+    """Return the first tick of the expression after ``after``, in UTC.
 
-    If daylight saving time skips an hour, its ticks move to the end of that hour. In an hour that
-    is repeated, a tick at a fixed time comes once.
+    If daylight saving time skips an hour, its ticks move to the end of that hour. If it repeats an
+    hour, a tick at a fixed time comes only once.
 
     >>> at = dt.datetime(2026, 3, 28, 12, tzinfo=dt.timezone.utc)
     >>> following("30 2 * * *", "Europe/Berlin", at).isoformat()
@@ -78,7 +78,7 @@ def following(expression: str, time_zone: str, after: dt.datetime) -> dt.datetim
 def following_interval(
     last: dt.datetime, interval: dt.timedelta, after: dt.datetime
 ) -> dt.datetime:
-    """The first tick after ``after``. Ticks are whole intervals away from ``last``.
+    """Return the first tick after ``after``. Ticks are whole intervals away from ``last``.
 
     >>> noon = dt.datetime(2026, 1, 1, 12)
     >>> following_interval(noon, dt.timedelta(minutes=10), noon.replace(minute=25)).minute

@@ -10,15 +10,15 @@ from typing import Any
 
 msgspec: Any = import_module("msgspec") if find_spec("msgspec") else None
 
-# json.loads without its search for surrounding white space, which jsonb never has.
+# Does what json.loads does, but skips no surrounding white space: jsonb has none.
 _raw_decode = json.JSONDecoder().raw_decode
 
 
 class Undecoded(str):
-    """The text of a body that PostgreSQL takes for JSON, but Python's json cannot decode.
+    """The text of a body that PostgreSQL accepts as JSON, but Python's json cannot decode.
 
-    It has a whole number of more than 4,300 digits, or nests deeper than the interpreter allows. It
-    is no exception, because that would keep all messages of the same read from their handlers.
+    The text has a whole number of more than 4,300 digits, or nests too deeply for the interpreter.
+    It is not an exception, because that would keep the read's other messages from their handlers.
     """
 
     __slots__ = ()

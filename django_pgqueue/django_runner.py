@@ -1,10 +1,10 @@
 """Runs the engine's statements on Django's connections, prepared by psycopg.
 
 Django binds values in the client, so the server parses and plans a statement each time, which is
-half the cost of a read of one message. psycopg prepares a statement that runs repeatedly, and the
+half the cost of reading one message. psycopg prepares a statement that runs repeatedly, and the
 server then keeps its plan, for ten seconds at most (:func:`django_pgqueue.engine.runner.dated`).
-A pooler may change the session between two statements, and in the other session another client may
-have prepared a statement of the same name. So nothing is prepared behind a pooler
+A pooler may change the session between two statements, and another client may have prepared a
+statement of the same name in the new session. So nothing is prepared behind a pooler
 (:func:`_is_direct`), nor with ``PGQUEUE["PREPARE_STATEMENTS"] = False``.
 """
 
@@ -24,15 +24,15 @@ from django.db.backends.postgresql.base import Cursor
 from django_pgqueue.conf import settings
 from django_pgqueue.engine.runner import Rows, dated
 
-#: psycopg prepares a statement when it runs for this time.
+#: psycopg prepares a statement once it has run this many times.
 THRESHOLD = 5
-#: The most cursors of a connection: each holds its last row, with a body of any size.
+#: Maximum number of cursors per connection. Each holds its last row, with a body of any size.
 CURSORS = 16
 
-# Whether statements may be prepared in a session, for the sessions that were tested.
+# For each tested session: whether statements may be prepared in it.
 _found: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
-# The cursors of each of Django's connections, by statement. In this process a new cursor takes a
-# tenth of the time of a send, and another statement on a used cursor a tenth of that of a read.
+# The cursors of each Django connection, by statement. Making a new cursor takes a tenth of the time
+# of a send; running another statement on a used cursor takes a tenth of the time of a read.
 _cursors: WeakKeyDictionary[Any, dict[str, psycopg.Cursor[Any]]] = WeakKeyDictionary()
 
 
@@ -68,7 +68,7 @@ class DjangoRunner:
 
     @property
     def may_lease(self) -> bool:
-        # TestCase's transaction around each test is ignored, as it is by atomic(durable=True).
+        # Ignore the transaction that TestCase opens around each test, as atomic(durable=True) does.
         blocks = connections[self.alias].atomic_blocks
         in_test_only = bool(blocks) and all(getattr(b, "_from_testcase", False) for b in blocks)
         return self.alone or in_test_only
@@ -85,7 +85,7 @@ class DjangoRunner:
         with connection.wrap_database_errors:
             rows = own.execute(dated(text), params).fetchall()
         if len(rows) > 1:
-            own.close()  # a cursor holds its result until its next statement
+            own.close()  # otherwise it holds these rows until its next statement
         return rows
 
     def transaction(self) -> AbstractContextManager[Any]:
@@ -94,28 +94,28 @@ class DjangoRunner:
 
 @cache
 def runner(alias: str) -> DjangoRunner:
-    """The runner of this database."""
+    """Return the runner of this database."""
     return DjangoRunner(alias)
 
 
 def database_key(alias: str) -> tuple[str, str]:
-    """A key for caches: the alias and the name of its database, which tests change.
+    """Return a key for caches: the alias and the name of its database, which tests change.
 
-    Reads the settings if it can: ``connections[alias]`` takes longer.
+    Reads the settings if possible, since ``connections[alias]`` takes longer.
     """
     known = connections.settings.get(alias) or connections[alias].settings_dict
     return alias, str(known["NAME"])
 
 
 def preparing_cursor(connection: Any, text: str) -> psycopg.Cursor[Any] | None:
-    """A psycopg cursor that prepares ``text``; None if nothing is prepared on this connection.
+    """Return a cursor that prepares ``text``; None if this connection prepares nothing.
 
-    Opens the connection. The next call for the same text returns the same cursor, which still knows
-    how to adapt the values. So run the statement and fetch its rows before that.
+    Opens the connection. The next call with the same text returns the same cursor, which still
+    knows how to adapt the values. So run the statement and fetch its rows before the next call.
     """
     if (
         not settings.PREPARE_STATEMENTS
-        # Execute wrappers and query logs see only statements of Django's cursor.
+        # Execute wrappers and query logs see only the statements of Django's own cursors.
         or connection.execute_wrappers
         or connection.queries_logged
     ):
@@ -124,7 +124,7 @@ def preparing_cursor(connection: Any, text: str) -> psycopg.Cursor[Any] | None:
     connection.ensure_connection()
     connection.validate_thread_sharing()
     session = connection.connection
-    shared = connection.allow_thread_sharing  # two threads may run a statement at the same time
+    shared = connection.allow_thread_sharing  # threads must not share a cursor
     cursors = {} if shared else _cursors.setdefault(connection, {})
     cursor = cursors.pop(text, None)
     if cursor is None and len(cursors) == CURSORS:
@@ -147,7 +147,7 @@ def _look(connection: Any, session: Any) -> bool:
     factory: Any = session.cursor_factory
     found = _found[session] = (
         not connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
-        # For another time zone Django needs a cursor of its own.
+        # For other time zones Django makes a special cursor.
         and connection.timezone is dt.timezone.utc
         # A project's own cursor class or prepare_threshold takes precedence.
         and isinstance(session, psycopg.Connection)
@@ -161,6 +161,6 @@ def _look(connection: Any, session: Any) -> bool:
 
 
 def _is_direct(session: psycopg.Connection[Any]) -> bool:
-    """Whether there is no pooler: a pooler reports another process id than the server's own."""
+    """Return whether there is no pooler, which would report another process id than the server."""
     row = session.execute("SELECT pg_backend_pid()").fetchone()
     return row is not None and row[0] == session.info.backend_pid

@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Encoder(json.JSONEncoder):
-    """Dates, times, Decimal, UUID and Django's lazy texts become text."""
+    """A JSON encoder that writes dates, times, Decimal, UUID and Django's lazy texts as text."""
 
     def default(self, o: Any) -> Any:
         if isinstance(o, dt.datetime):
@@ -37,7 +37,7 @@ encode = Encoder(
 
 
 def _milliseconds(text: str, microsecond: int) -> str:
-    """The text of a datetime or time, with its microseconds cut to milliseconds."""
+    """Cut the microseconds in the text of a datetime or time to milliseconds."""
     if not microsecond:
         return text
     end = text.index(".") + 4

@@ -5,7 +5,7 @@ The hierarchy::
     * PgQueueError
       x QueueNotFound         no queue of that name
       x TablesMissing         the migrations have not run; with Django also a ProgrammingError
-      x QueueMismatch         the queue exists with other storage than asked for
+      x QueueMismatch         the queue exists with other storage options
       x QueueBusy             other transactions kept the queue's tables locked
         + QueueConverting     another process is converting the queue
       x QueueInUse            the queue is the dead-letter queue of another one
@@ -59,7 +59,7 @@ class PgQueueError(Exception):
     """The base class of all exceptions of the package."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickle the finished text: the arguments that subclasses make it from are not kept.
+        # Pickle the finished text, since the arguments of the subclasses' __init__ are not kept.
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
@@ -99,7 +99,7 @@ class TablesMissing(PgQueueError):
 
 
 class QueueMismatch(PgQueueError):
-    """``create_queue`` found the queue with other storage than asked for."""
+    """The queue exists with other storage options than those passed to ``create_queue``."""
 
     def __init__(self, name: str, setting: str, found: object, asked: object) -> None:
         super().__init__(
@@ -129,7 +129,7 @@ class QueueConverting(QueueBusy):
 
 
 class QueueInUse(PgQueueError):
-    """The queue is the dead-letter queue of others, so it was not dropped."""
+    """The queue is the dead-letter queue of other queues, so it was not dropped."""
 
     def __init__(self, name: str, sources: str) -> None:
         super().__init__(
@@ -139,9 +139,9 @@ class QueueInUse(PgQueueError):
 
 
 class UntrustedSource(PgQueueError):
-    """A dead letter may be forged: a role could write it that may not send to its source queue.
+    """A dead letter may be forged: a role that may not send to its source queue could write it.
 
-    ``redrive`` leaves it in the dead-letter queue. Name the target queue with ``to=``.
+    ``redrive`` leaves it in the dead-letter queue. To send it, name the target queue with ``to=``.
     """
 
     def __init__(self, name: str, source: str, roles: str) -> None:
@@ -153,7 +153,7 @@ class UntrustedSource(PgQueueError):
 
 
 class NeverRead(PgQueueError):
-    """The message was not read. So it has no lease, and cannot be settled."""
+    """The message was not read, so it has no lease, and cannot be settled."""
 
     def __init__(self, pk: int) -> None:
         super().__init__(
@@ -162,7 +162,7 @@ class NeverRead(PgQueueError):
 
 
 class MessageNotFound(PgQueueError, LookupError):
-    """No message with this id: it was never sent, rolled back, deleted, or removed by retention."""
+    """No message has this id: it was never sent, rolled back, deleted, or removed by retention."""
 
     def __init__(self, name: str, message_id: int) -> None:
         super().__init__(
@@ -184,7 +184,7 @@ class MessageFailed(PgQueueError):
 
 
 class MessageCancelled(MessageFailed):
-    """The message was cancelled: there is no result. ``reason`` is that of ``cancel``, or None."""
+    """The message was cancelled: there is no result. ``reason`` is that given to ``cancel``."""
 
     def __init__(self, name: str, message_id: int, reason: str | None = None) -> None:
         self.reason = reason
@@ -230,7 +230,7 @@ class InvalidArgument(PgQueueError, ValueError):
 
 
 class InvalidQueueName(InvalidArgument):
-    """Not a queue name. A name has 1 to 63 of the characters ``A-Z a-z 0-9 _ . -``."""
+    """The name is invalid. A queue name has 1 to 63 of the characters ``A-Z a-z 0-9 _ . -``."""
 
     def __init__(self, name: object) -> None:
         super().__init__(

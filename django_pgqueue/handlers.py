@@ -20,10 +20,10 @@ __all__ = ["consumer"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Ten attempts within about a quarter of an hour; then the message fails.
+#: Makes ten attempts within about a quarter of an hour; then the message fails.
 DEFAULT_RETRY = Exponential(first=1, longest=300, max_attempts=10, jitter=True)
 
-#: The options that are a length of time, with the least that each may be.
+#: The options that are lengths of time, with the minimum of each in seconds.
 _DURATIONS = {
     "visibility_timeout": arguments.POSITIVE,
     "timeout": arguments.POSITIVE,
@@ -34,7 +34,7 @@ _DURATIONS = {
 
 @dataclass(frozen=True)
 class Handler:
-    """A function that consumes a queue, and its options: those of :func:`consumer`.
+    """A function that consumes a queue, with the options of :func:`consumer`.
 
     :func:`consumer` repeats the defaults, because editors show its signature as written.
     """
@@ -106,7 +106,7 @@ class Handler:
 
     @property
     def workers(self) -> int:
-        """The concurrent runs in a process, unless ``runconsumer --workers`` is given."""
+        """The number of concurrent runs in a process; ``runconsumer --workers`` overrides it."""
         return self.max_workers or (100 if self.is_async else 4)
 
     @property
@@ -124,7 +124,7 @@ class Handler:
         return self.batch_size if self.batch else 1
 
     def wrapped(self) -> Callable[[Any, Any], Any]:
-        """The function, wrapped in the middleware."""
+        """Return the function, wrapped in the middleware."""
         return reduce(lambda inner, around: around(inner), reversed(self.middleware), self.call)
 
     @property
@@ -133,18 +133,18 @@ class Handler:
         return self.timeout is not None
 
     def timeout_of(self, message: Any) -> float | None:
-        """The timeout of a run on this message in seconds, or None."""
+        """Return the timeout of a run on this message in seconds, or None."""
         return self.timeout
 
     def retry_of(self, message: Any) -> RetryStrategy:
-        """The strategy that decides when this message is tried again."""
+        """Return the strategy that decides when this message is tried again."""
         return self.retry
 
     def set_tasks(self, messages: Sequence[Any]) -> None:
-        """Set each message's ``task``. Handlers of task backends override this."""
+        """Do nothing. Handlers of task backends set each message's ``task`` here."""
 
     def result_of(self, returned: Any) -> str | None:
-        """The return value as JSON text for the archive, or None without ``keep_result``.
+        """Convert a return value to JSON text for the archive; None without ``keep_result``.
 
         Raises InvalidMessage if the value is not JSON.
         """
@@ -205,7 +205,7 @@ def consumer(
     ``fetch_batch_size`` (500), ``overfetch_factor`` (1.5)
         messages per read, and the buffer's capacity as a multiple of that number
     ``min_fetch_interval`` (0), ``max_fetch_interval`` (1)
-        seconds between two reads: at least, after a full one; at most, after an empty one
+        seconds between two reads: the minimum, after a full read; the maximum, after an empty one
     ``middleware`` (none)
         callables that wrap the handler, outermost first, in the form of Django's middleware
     ``using`` (as the routers say)
@@ -238,7 +238,7 @@ def register(handler: Handler) -> None:
     """Add a handler to the registry. Raises InvalidArgument if its queue already has another."""
     key = (handler.queue.lower(), handler.using)
     known = _handlers.get(key)
-    # An identical handler means that its module was imported twice.
+    # A handler with the same function: its module was imported twice.
     if known is not None and known.label != handler.label:
         raise InvalidArgument(
             f"queue {handler.queue!r} is already consumed by {known.label}, so {handler.label} "
@@ -248,7 +248,7 @@ def register(handler: Handler) -> None:
 
 
 def discover_with(discover: Callable[[], None]) -> None:
-    """Have :func:`autodiscover` call a function, which registers more handlers."""
+    """Make :func:`autodiscover` call ``discover``, which registers more handlers."""
     if discover not in _discoverers:
         _discoverers.append(discover)
 
@@ -261,7 +261,7 @@ def autodiscover() -> None:
 
 
 def handlers(queues: Sequence[str] = ()) -> list[Handler]:
-    """The registered handlers of these queues, or of all queues.
+    """Return the registered handlers of these queues, or of all queues.
 
     Raises InvalidArgument for a queue without a handler.
     """
@@ -281,7 +281,7 @@ def handlers(queues: Sequence[str] = ()) -> list[Handler]:
 
 
 def handler_of(function: Callable[..., Any]) -> Handler:
-    """The handler of a decorated function. Raises LookupError."""
+    """Return the handler of a decorated function. Raises LookupError."""
     for handler in _handlers.values():
         if handler.function is function:
             return handler

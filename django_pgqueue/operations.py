@@ -36,7 +36,7 @@ _UNSET: Any = object()
 
 
 class QueueOperation(Operation):
-    """The base of the operations. They change rows and tables of queues, but no model state."""
+    """The base class of operations, which change rows and tables of queues, but no model state."""
 
     reduces_to_sql = False
     reversible = True
@@ -60,7 +60,7 @@ class QueueOperation(Operation):
     def database_backwards(
         self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
     ) -> None:
-        # Backwards, to_state is the earlier state: it may lack apps that from_state has.
+        # In a reversal, to_state is the state before the migration, which may lack our models.
         if _keeps_queues(schema_editor, from_state.apps):
             self.backwards(_Database(schema_editor, from_state.apps))
 
@@ -98,7 +98,7 @@ class CreateQueue(QueueOperation):
         dead_letter_queue: str | None = _UNSET,
         retention: Duration | None = _UNSET,
         partition_interval: Duration | None = _UNSET,
-        dedup_window: Duration | None = _UNSET,
+        unique_window: Duration | None = _UNSET,
         age_limit: Duration | None = _UNSET,
         unlogged: bool = _UNSET,
         paused: bool = _UNSET,
@@ -150,7 +150,7 @@ class AlterQueue(QueueOperation):
         max_deliveries: int = _UNSET,
         dead_letter_queue: str | None = _UNSET,
         retention: Duration | None = _UNSET,
-        dedup_window: Duration | None = _UNSET,
+        unique_window: Duration | None = _UNSET,
         age_limit: Duration | None = _UNSET,
         paused: bool = _UNSET,
         notify: bool = _UNSET,
@@ -271,7 +271,7 @@ class UnbindTopic(BindTopic):
 
 
 class _Database:
-    """The queues and bindings of one database, through the models of this migration's state."""
+    """Accesses the queues and bindings of a database, with the models of the migration's state."""
 
     def __init__(self, schema_editor: Any, apps: Apps) -> None:
         self._connection = schema_editor.connection
@@ -334,7 +334,7 @@ class _Database:
             tables.drop_tables(cursor, number, name=queue.name)
 
     def _with_target(self, name: str, settings: dict[str, Any]) -> dict[str, Any]:
-        """The settings, with the dead-letter queue as a model. Refuses a cycle of such queues."""
+        """Replace the dead-letter queue's name by its model. Raises InvalidArgument for a cycle."""
         if not (target := settings.get("dead_letter_queue")):
             return settings
         found = queue = self.get(target, f"dead_letter_queue of queue {name!r}")
@@ -389,7 +389,7 @@ class InstallPGMQ(Operation):
 
 
 def operations_in(graph: MigrationGraph) -> Iterator[tuple[tuple[str, str], QueueOperation]]:
-    """The queue operations of all migrations, in the order of the migrations, with their keys."""
+    """Yield all queue operations, in the order of the migrations, with the migrations' keys."""
     plan = dict.fromkeys(key for leaf in graph.leaf_nodes() for key in graph.forwards_plan(leaf))
     for key in plan:
         migration = graph.nodes[key]
@@ -414,7 +414,7 @@ def _keeps_queues(schema_editor: Any, apps: Apps) -> bool:
 
 
 def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings among an operation's arguments that were given."""
+    """Return the settings that were given among an operation's arguments."""
     return {name: arguments[name] for name in _CHECKS if arguments.get(name, _UNSET) is not _UNSET}
 
 
@@ -448,7 +448,7 @@ _CHECKS: dict[str, Any] = {
     "dead_letter_queue": _queue_or_none,
     "retention": arguments.span,
     "partition_interval": arguments.span,
-    "dedup_window": arguments.span,
+    "unique_window": arguments.span,
     "age_limit": arguments.span,
     "unlogged": _flag,
     "paused": _flag,

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-#: Functions that return the content type and the text of a page, by its path.
+#: The function of each page, by path. It returns the page's content type and text.
 pages: dict[str, Callable[[], tuple[str, bytes]]] = {}

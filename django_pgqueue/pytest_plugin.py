@@ -17,7 +17,7 @@ import pytest
 def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
 ) -> Generator[None, Any, Any]:
-    """After ``--no-migrations`` replace Django's plain tables by the queues' partitioned ones."""
+    """With ``--no-migrations``, replace the plain tables that Django made by partitioned ones."""
     result = yield
     if fixturedef.argname == "django_db_setup":
         apps = import_module("django.apps").apps
@@ -48,13 +48,13 @@ def make_queue(db: None) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def eager(db: None) -> Iterator[None]:
-    """Each message is handled as soon as it is sent, until the end of the test."""
+    """Handle each message as soon as it is sent, until the end of the test."""
     with import_module("django_pgqueue.testing").eager():
         yield
 
 
 def _helper(name: str) -> Any:
-    """A fixture that is a function of :mod:`django_pgqueue.testing`."""
+    """Return a fixture whose value is a function of :mod:`django_pgqueue.testing`."""
 
     def helper(db: None) -> Any:
         return getattr(import_module("django_pgqueue.testing"), name)

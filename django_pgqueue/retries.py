@@ -23,7 +23,7 @@ class RetryStrategy(Protocol):
     """The interface of a retry strategy."""
 
     def delay(self, attempt: int, elapsed: float) -> float | None:
-        """The seconds until the next attempt, or None to give up.
+        """Return the seconds until the next attempt, or None to give up.
 
         ``attempt`` is the number of the attempt that has failed, from 1, ``elapsed`` the seconds
         since the first delivery.
@@ -32,7 +32,7 @@ class RetryStrategy(Protocol):
 
 @dataclass(frozen=True)
 class NoRetry:
-    """Fail at the first error.
+    """The strategy that fails a message at its first error.
 
     >>> NoRetry().delay(1, 0.0) is None
     True
@@ -47,9 +47,9 @@ class _Limited:
     """The options of all strategies but NoRetry.
 
     ``max_attempts``
-        the most runs of the handler, the first included; None: no limit
+        maximum number of runs of the handler, including the first; None: no limit
     ``max_total_delay``
-        seconds after the first delivery in which attempts may be planned; None: no limit
+        seconds after the first delivery within which attempts may be planned; None: no limit
     ``retry_on``, ``reject_on``
         exception types that are retried, and types that never are, even if ``retry_on`` has them
 
@@ -91,7 +91,7 @@ class _Limited:
 
 @dataclass(frozen=True)
 class Constant(_Limited):
-    """The same wait each time.
+    """The strategy that waits the same time before each retry.
 
     >>> Constant(5, max_attempts=3).delay(1, 0.0)
     5
@@ -105,7 +105,7 @@ class Constant(_Limited):
 
 @dataclass(frozen=True)
 class Linear(_Limited):
-    """A wait that grows by ``step`` seconds each time, up to ``longest`` seconds.
+    """The strategy whose wait grows by ``step`` seconds each time, up to ``longest`` seconds.
 
     >>> [Linear(first=1, step=2).delay(attempt, 0.0) for attempt in (1, 2, 3)]
     [1, 3, 5]
@@ -122,10 +122,10 @@ class Linear(_Limited):
 
 @dataclass(frozen=True)
 class Exponential(_Limited):
-    """A wait that is multiplied by ``factor`` each time, up to ``longest`` seconds.
+    """The strategy whose wait is multiplied by ``factor`` each time, up to ``longest`` seconds.
 
-    With ``jitter`` the wait is a random part of that ("full jitter", Brooker 2015, AWS Architecture
-    Blog), so that messages that failed together are not retried together.
+    With ``jitter`` it waits a random fraction of that time ("full jitter", Brooker 2015, AWS
+    Architecture Blog), so that messages that failed together are not retried together.
 
     >>> [Exponential(first=1).delay(attempt, 0.0) for attempt in (1, 2, 3)]
     [1.0, 2.0, 4.0]

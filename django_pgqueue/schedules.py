@@ -54,7 +54,7 @@ class Declaration:
             return False
 
     def save(self, alias: str) -> bool:
-        """Create or update its row, if its queue is in this database. Returns whether it changed.
+        """Create or update the row, if the queue is in this database. Returns whether it changed.
 
         Raises InvalidArgument for a function without a queue.
         """
@@ -107,11 +107,11 @@ def schedule(
         ticks at which no consumer ran: ``"once"`` sends one message for all of them, ``"all"`` one
         for each, ``"skip"`` none that is more than a minute late
     ``body``, ``priority``
-        of the message to a consumer
+        the body and priority of the message to a consumer
     ``args``, ``kwargs``
-        of a task; its priority is its own
+        the arguments of a task, which has a priority of its own
     ``name``
-        of the row (default: the function's path); needed for a second schedule of one function
+        the row's name (default: the function's path); a function's second schedule needs one
 
     ::
 
@@ -162,7 +162,7 @@ def schedule(
 
 
 def declared() -> list[Declaration]:
-    """All schedules that the modules imported so far declare."""
+    """Return all schedules that the modules imported so far declare."""
     return list(_declared.values())
 
 
@@ -193,16 +193,16 @@ class Ticker(Loop):
         queues: Mapping[str, Collection[int]],
         process_id: Callable[[str], int | None] = lambda alias: None,
     ) -> None:
-        """``queues``: the ids of the queues that the process consumes, by database.
-        ``process_id``: returns the id of its :class:`~django_pgqueue.models.Process` there."""
+        """Take ``queues``, the ids of the queues that the process consumes, by database, and
+        ``process_id``, which returns the id of the process's row in a database, or None."""
         super().__init__("schedules")
         self._queues = queues
         self._process_id = process_id
-        #: When the declarations were last saved, by database.
+        #: The time when the declarations were last saved, by database.
         self._declared_at: dict[str, float] = {}
         #: The names of the declarations that were saved, by database.
         self._saved: dict[str, list[str]] = {}
-        #: Since when no process has declared a schedule, by database and name.
+        #: The time since which no process has declared a schedule, by database and name.
         self._undeclared: dict[str, dict[str, float]] = {}
 
     def tick(self) -> float:
@@ -214,7 +214,7 @@ class Ticker(Loop):
         return max(wait, _SHORTEST)
 
     def _look(self, alias: str) -> float:
-        """Save declarations and send due schedules. Returns the seconds until the next look."""
+        """Save declarations and send due schedules. Returns the seconds until the next call."""
         wait = _LONGEST
 
         def send() -> None:
@@ -236,11 +236,11 @@ class Ticker(Loop):
         return wait
 
     def _declare(self, alias: str) -> None:
-        """Save declared schedules, end undeclared ones, and correct ticks too far ahead."""
+        """Save declared schedules, end undeclared ones, and correct ticks that are too late."""
         self._declared_at[alias] = time.monotonic()
         names = sorted(_declared)
         if (own := self._process_id(alias)) is not None:
-            # First, so that no other process ends these schedules.
+            # Store the names first, so that no other process ends these schedules.
             rows = Process.objects.using(alias).filter(pk=own)
             rows.exclude(schedules=names).update(schedules=names)
         if self._saved.get(alias) != names or Schedule.objects.have_ended(names, using=alias):
@@ -267,14 +267,14 @@ _tickers: dict[int, Ticker] = {}
 
 
 def connect() -> None:
-    """Run a ticker beside each consumer process, from its start to its stop."""
+    """Connect receivers that run a ticker in each consumer process, from its start to its stop."""
     signals.consumer_started.connect(_start, dispatch_uid="django_pgqueue.schedules")
     signals.consumer_stopping.connect(_stop, dispatch_uid="django_pgqueue.schedules")
 
 
 def _start(consumer: Any, **kwargs: Any) -> None:
     if consumer.options.drain:
-        return  # ticks could keep it from ending
+        return  # a consumer that drains its queues would not end while ticks are sent
     theirs: dict[str, list[Any]] = {}
     for subscription in consumer.subscriptions:
         theirs.setdefault(subscription.queue.alias, []).append(subscription)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class Kind(NamedTuple):
-    """A test of a value, and a description of valid values."""
+    """A kind of value: the function that tests a value, and a description of valid values."""
 
     fits: Callable[[Any], bool]
     text: str
@@ -67,7 +67,7 @@ DEFAULTS: dict[str, Any] = {name: default for name, (default, _) in _SETTINGS.it
 
 
 def mistake(given: Mapping[str, Any], name: str) -> str | None:
-    """The error in the value of a setting; None if there is none.
+    """Return the error in the value of a setting; None if there is none.
 
     >>> mistake({"CACHE_SECONDS": -1}, "CACHE_SECONDS")
     'must be a number of seconds, zero or more, not -1. The default is 5.0'

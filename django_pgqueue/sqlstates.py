@@ -9,12 +9,12 @@ QUERY_CANCELED = "57014"
 SERIALIZATION_FAILURE = "40001"
 UNDEFINED_TABLE = "42P01"
 
-# The codes for a dropped queue's tables: PostgreSQL's, and that of our trigger.
+# The codes that mean that a queue was dropped: PostgreSQL's, and that of our trigger.
 _GONE = (UNDEFINED_TABLE, "PQ404")
 
 
 def sqlstate(error: BaseException) -> str | None:
-    """The code of a psycopg error, or of a Django error that was raised from one."""
+    """Return the code of a psycopg error, or of a Django error that was raised from one."""
     return getattr(error, "sqlstate", None) or getattr(error.__cause__, "sqlstate", None)
 
 

@@ -55,7 +55,7 @@ class _Node:
 
 
 class Router:
-    """Many patterns as a tree of their words: one pass compares a key with all of them.
+    """Finds the patterns that match a key. One pass through a tree of words compares them all.
 
     >>> Router(["a.*", "a.#"]).match("a.b") == {"a.*", "a.#"}
     True
@@ -75,7 +75,7 @@ class Router:
             node.patterns.add(pattern)
 
     def match(self, key: str) -> set[str]:
-        """The patterns that the key matches."""
+        """Return the patterns that match the key."""
         here = self._without_a_word([self._root])
         for word in routing_key(key).split("."):
             found: dict[int, _Node] = {}
@@ -88,7 +88,7 @@ class Router:
 
     @staticmethod
     def _without_a_word(nodes: Iterable[_Node]) -> list[_Node]:
-        """These nodes, and those that follow them by a "#" that stands for no word."""
+        """Return the nodes, and those reached from them by a "#" that stands for no word."""
         reached = {id(node): node for node in nodes}
         waiting = list(reached.values())
         while waiting:

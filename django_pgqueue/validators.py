@@ -1,4 +1,4 @@
-"""Validators of model and form fields, which check as the operations do."""
+"""Validators of model and form fields, with the rules of the operations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django_pgqueue.topics import topic_pattern
 
 
 def validate_queue_name(name: str) -> None:
-    """:func:`~django_pgqueue.arguments.queue_name` as a validator."""
+    """Raise ValidationError unless this is a queue name."""
     try:
         queue_name(name)
     except InvalidArgument as error:
@@ -18,7 +18,7 @@ def validate_queue_name(name: str) -> None:
 
 
 def validate_topic_pattern(pattern: str) -> None:
-    """:func:`~django_pgqueue.topics.topic_pattern` as a validator."""
+    """Raise ValidationError unless this is a topic pattern."""
     try:
         topic_pattern(pattern)
     except InvalidArgument as error:

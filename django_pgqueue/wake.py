@@ -8,7 +8,7 @@ from __future__ import annotations
 
 #: The channel of all notifications. The payload is the name of a queue that got messages.
 CHANNEL = "pgqueue"
-#: For so many seconds after a notification a queue sends no other. During that time the waits of
-#: consumers stay short, so that they find messages without a notification. Then the waits grow step
-#: by step, because a sender whose notification was skipped may commit much later.
+#: Minimum seconds between two notifications of a queue. After a notification, consumers wait only
+#: briefly for that time, so that they find messages without a notification. Then the waits grow
+#: step by step, because a sender whose notification was skipped may commit much later.
 THROTTLE = 0.02

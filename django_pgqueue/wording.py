@@ -12,7 +12,7 @@ _SHOWN = ("d", "h", "min", "s")
 
 
 def amount(number: int, *, exact: bool = True) -> str:
-    """A number with thousands separators; an estimate is marked with ≈.
+    """Format a number with thousands separators, and an estimate with ≈.
 
     >>> amount(1234567), amount(20000, exact=False)
     ('1,234,567', '≈ 20,000')
@@ -21,7 +21,7 @@ def amount(number: int, *, exact: bool = True) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """A length of time in its two largest units; "-" for None.
+    """Format a length of time in its two largest units; "-" for None.
 
     >>> age(0.4), age(75), age(3 * 3600 + 60), age(200_000), age(None)
     ('0 s', '1 min 15 s', '3 h 1 min', '2 d 7 h', '-')

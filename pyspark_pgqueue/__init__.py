@@ -2,29 +2,29 @@
 
 Spark looks into every top-level module named ``pyspark_*`` for its ``DefaultSource``, so that
 ``spark.read.format("pgqueue")`` works without a call. A cluster needs this package,
-``django_pgqueue``, PySpark and the drivers of the extra ``spark``. Of ``django_pgqueue`` it imports
-the engine, and what that needs: no Django.
+``django_pgqueue``, PySpark and the drivers of the extra ``spark``. It imports only the engine of
+``django_pgqueue``, which needs no Django.
 
 ==================  ===========================================================================
-offsets, filters    decide, in plain Python: the rows between two moments, as SQL
-options, columns    the options of a reader or writer, and the columns there are
-planning            asks the database how to cut a read into tasks
-bodies              bodies as structs in place of JSON text
+offsets, filters    conditions in SQL: rows between two positions, Spark's filters
+options, columns    the options and the columns of readers and writers
+planning            cuts a read into tasks, with statistics of the database
+bodies              converts bodies from JSON text to structs
 arrow               carries rows, as Arrow batches through ADBC
-source              the data source ``pgqueue``, which Spark asks for one of the following
+source              the data source ``pgqueue``, which creates readers and writers
 reading, stream     batch reads, and the archive as a stream
-taking, consume     a queue as a stream, by the engine of django_pgqueue
-serving, refusals   a batch that fails is served in part; messages that a sink refuses
+taking, consume     a queue as a stream, with the engine of django_pgqueue
+serving, refusals   parts of a batch that fails; messages that a sink refuses
 sink, staging       batch and streaming writes, each row once
-stores              where a lake is, and how files appear there
-lake, body_columns  files of a lake: their paths, and what is in them
+stores              a lake's storage, and how files are published there
+lake, body_columns  a lake's files: paths and contents
 lake_source         a lake as a DataFrame
 iceberg             a lake as an Iceberg table
 runs                the database's rows about lakes and exports
 export, rollup,     the jobs
 replay, verify
 cli                 the jobs' arguments, for ``manage.py`` and ``python -m pyspark_pgqueue``
-session, java       a local session with what it needs, or what to install
+session, java       a local session and its Java, or advice what to install
 ==================  ===========================================================================
 """
 
@@ -35,7 +35,7 @@ from typing import Any
 
 __all__ = ["DefaultSource", "Refused", "each_batch"]
 
-# Imported late: the command line reads the jobs' arguments where PySpark is not installed.
+# Imported late: the command line must parse the jobs' arguments without PySpark installed.
 _MODULES = {
     "DefaultSource": ("source", "PgQueueDataSource"),
     "Refused": ("errors", "Refused"),

@@ -91,7 +91,7 @@ _database = lru_cache(maxsize=4)(_Database)
 
 
 def _connect(url: str) -> Any:
-    # Imported late: it takes longer than everything else, since it imports pandas and Polars where
+    # Imported late: this import takes longer than all others, since it loads pandas and Polars if
     # they are installed. The driver starts several processes that plan and never read.
     from adbc_driver_manager import AdbcConnection, dbapi
 

@@ -1,4 +1,4 @@
-"""Bodies as structs in place of JSON text.
+"""Converts bodies from JSON text to structs.
 
 A body that does not fit its type is NULL. Its text is in the column ``_corrupt_record``, as in
 Spark's own JSON reader.
@@ -49,7 +49,7 @@ def type_of(options: Options) -> str:
 def as_ddl(given: str) -> str:
     """Return a body's type, given its fields as DDL or as ``StructType.json()``.
 
-    Spark parses DDL, and says what is wrong with it, where there is a JVM.
+    DDL is not checked here: Spark parses it later, where there is a JVM.
 
     >>> as_ddl("order bigint, name string")
     'struct<order bigint, name string>'
@@ -62,8 +62,8 @@ def as_ddl(given: str) -> str:
         return ddl(StructType.fromJson(json.loads(given)))
     except (PySparkException, ValueError, KeyError, TypeError) as error:
         raise InvalidOption(
-            f"bodySchema is DDL as in 'order bigint, name string', the JSON of a StructType, or "
-            f"{INFER}, not {given!r}."
+            f"bodySchema must be DDL as in 'order bigint, name string', the JSON of a StructType, "
+            f"or {INFER}, not {given!r}."
         ) from error
 
 

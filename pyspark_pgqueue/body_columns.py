@@ -1,14 +1,14 @@
 """Typed columns in a lake for the fields of a queue's bodies, beside the bodies' JSON.
 
-A field ``price`` becomes the column ``body_price``. A body that does not fit has NULL in all of
-them, and its text in ``_corrupt_record``. A queue's schema is given as
+A field ``price`` becomes the column ``body_price``. A body that does not fit has NULL in all these
+columns, and its text in ``_corrupt_record``. A queue's schema is given as
 
 * DDL or the JSON of a StructType: these fields. A later export may add fields,
 * ``infer``: the fields of a sample of bodies, inferred once and kept,
 * ``evolve``: the same, and each export adds the fields that are new in its own sample.
 
-Columns are only added. Whole numbers are stored as bigint and fractions as double, so that a field
-which is declared wider later has the same type in older files.
+No column is ever removed. Whole numbers are stored as bigint and fractions as double, so that a
+field that is declared wider later has the same type in older files.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = ["PREFIX", "add_columns", "arrow_fields", "declare"]
 
 PREFIX = "body_"
 EVOLVE = "evolve"
-#: Bodies of a queue that infer and evolve look at.
+#: Number of a queue's bodies that ``infer`` and ``evolve`` sample.
 SAMPLE = 1000
 
 _WIDE = {
@@ -81,7 +81,7 @@ def declare(
     """
     known = {name.lower(): (pk, name) for pk, name in planning.queues(connection, options)}
     if unknown := [name for name in given if name.lower() not in known]:
-        raise InvalidOption(f"The lake takes no queue {', '.join(map(repr, unknown))}.")
+        raise InvalidOption(f"The lake has no queue {', '.join(map(repr, unknown))}.")
     chosen = {known[name.lower()][1]: text for name, text in given.items()}
     schemas = dict(before)
     for name in sorted({*schemas, *chosen}):
@@ -119,7 +119,7 @@ def _inferred(
     others: list[StructType],
     tell: Callable[[str], None],
 ) -> StructType | None:
-    """The schema with the new fields of a sample. Fields that cannot be columns are left out."""
+    """Return the schema with a sample's new fields added, except those that cannot be columns."""
     try:
         inferred = bodies.infer(sample)
     except InvalidOption:
@@ -143,14 +143,14 @@ def _fields_of(schemas: Iterable[dict[str, Any]]) -> list[StructType]:
 
 
 def _added(one: StructType, other: StructType) -> StructType:
-    """Both schemas in one. Raises InvalidOption if a field has two types."""
+    """Merge two schemas. Raises InvalidOption if a field has two types."""
     fields = {field.name.lower(): field for field in one.fields}
     for field in other.fields:
         there = fields.setdefault(field.name.lower(), field)
         if there.name != field.name:
             raise InvalidOption(
-                f"Fields {there.name!r} and {field.name!r} would be one column, since readers do "
-                f"not tell them apart. Leave one out."
+                f"Fields {there.name!r} and {field.name!r} would be one column, since readers "
+                f"ignore case. Leave one out."
             )
         kind = _joined(field.name, there.dataType, field.dataType)
         fields[field.name.lower()] = StructField(field.name, kind)
@@ -164,14 +164,15 @@ def _joined(name: str, one: DataType, other: DataType) -> DataType:
         return ArrayType(_joined(name, one.elementType, other.elementType))
     if one != other:
         raise InvalidOption(
-            f"Column {PREFIX}{name} of this lake is {one.simpleString()}, and cannot be "
-            f"{other.simpleString()} too. Declare it as it is, or export to another lake."
+            f"Column {PREFIX}{name} of this lake has the type {one.simpleString()}, so the field "
+            f"{name} cannot be {other.simpleString()}. Declare it as {one.simpleString()}, or "
+            f"export to another lake."
         )
     return one
 
 
 def _wide(kind: Any) -> Any:
-    """A type with the widest numbers."""
+    """Return the type with bigint for whole numbers and double for fractions."""
     if isinstance(kind, StructType):
         return StructType([StructField(f.name, _wide(f.dataType)) for f in kind.fields])
     if isinstance(kind, ArrayType):
@@ -188,7 +189,7 @@ def _wide(kind: Any) -> Any:
 
 
 def _sample(connection: psycopg.Connection[Any], pk: int, low: int, high: int) -> list[str]:
-    """Bodies of the next run."""
+    """Return a sample of the bodies that the next run exports."""
     rows = connection.execute(
         f"SELECT m.body::text FROM pgqueue_archive_q{pk} a "
         f"JOIN pgqueue_message_q{pk} m ON m.id = a.id AND m.enqueued_at = a.enqueued_at "

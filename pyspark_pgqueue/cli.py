@@ -29,7 +29,7 @@ HELP = {
 JOBS = tuple(HELP)
 _MODULES = {"load": "replay"}
 
-#: The exit code besides 0, argparse's 2 and those of errors: lake and database differ.
+#: The exit code if lake and database differ. Errors have exit codes of their own.
 DIFFERS = 3
 
 _AFTER = {
@@ -199,7 +199,7 @@ class _Schemas(argparse.Action):
 def _length(text: str) -> dt.timedelta:
     length = dt.timedelta(seconds=int(text)) if text.isdecimal() else length_of(text)
     if length is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no length of time: write 30m, 12h or 7d")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a length of time: write 30m, 12h or 7d")
     return length
 
 

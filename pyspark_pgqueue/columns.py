@@ -43,7 +43,7 @@ _MESSAGE = {
     "headers": Column("string", "m.headers::text"),
     "priority": Column("int", "m.priority::integer"),
     "group_key": Column("string", "m.group_key"),
-    "dedup_key": Column("string", "m.dedup_key"),
+    "unique_key": Column("string", "m.unique_key"),
     "scheduled_at": Column("timestamp", "m.scheduled_at"),
 }
 
@@ -93,7 +93,7 @@ COUNTS = {
     "newest": Column("timestamp", "max(a.enqueued_at)"),
 }
 
-#: Columns of rows to send, and the message's column that each one is for.
+#: Columns of rows to send, mapped to the message's columns.
 SENT = {
     "body": "body",
     "queue": "queue_id",
@@ -102,18 +102,18 @@ SENT = {
     "priority": "priority",
     "group": "group_key",
     "group_key": "group_key",
-    "dedup_key": "dedup_key",
+    "unique_key": "unique_key",
 }
 
 #: The column with the text of a body that does not fit its type, as in Spark's own JSON reader.
 CORRUPT = "_corrupt_record"
 
-#: Columns that hold JSON: read as text, or as the type that a schema gives them.
+#: Columns of JSON. They are read as text, or as the type that a schema declares.
 JSON = {"body", "headers", "result"}
 
 
 def ddl(columns: dict[str, Column], names: Iterable[str]) -> str:
-    """The schema of some columns as Spark DDL.
+    """Return the schema of the named columns as Spark DDL.
 
     >>> ddl(ARCHIVE, ["id", "queue"])
     'id bigint, queue string'
@@ -128,7 +128,7 @@ def found(columns: dict[str, Column], name: str) -> Column:
 
 
 def stored(names: Iterable[str]) -> list[str]:
-    """The columns of a schema that the database stores."""
+    """Return the columns that the database stores: all but ``_corrupt_record``."""
     return [name for name in names if name != CORRUPT]
 
 
@@ -138,7 +138,7 @@ def needs_message(columns: dict[str, Column], names: Iterable[str]) -> bool:
 
 
 def select(columns: dict[str, Column], names: Iterable[str], queue: str) -> str:
-    """The SELECT list of some columns; ``queue`` is the SQL expression for the queue's name."""
+    """Return the SELECT list of some columns; ``queue`` is the SQL for the queue's name."""
     return ", ".join(
         f"{found(columns, name).sql.replace('{queue}', queue)} AS {name}" for name in names
     )

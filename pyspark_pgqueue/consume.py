@@ -45,7 +45,7 @@ __all__ = ["Batch", "QueueStream"]
 
 #: Messages in a batch unless maxOffsetsPerTrigger is set. All of them are in flight at once.
 USUAL_BATCH = 10_000
-#: Messages in a task, so that a batch of the usual size has several tasks.
+#: Maximum messages in a task, so that a batch of the usual size has several tasks.
 PER_TASK = 2_500
 #: Lease extensions in one visibility timeout.
 EXTENSIONS = 3
@@ -63,7 +63,7 @@ class Batch:
     deliveries: tuple[Taken, ...] = ()
     system: str = ""
     stream: str = ""
-    #: Messages that come first in the queue, one of which made an earlier batch fail.
+    #: The number of messages at the head of the queue among which one made an earlier batch fail.
     suspects: int = 0
 
     @classmethod
@@ -109,8 +109,7 @@ class QueueStream(Stream):
     def __init__(self, options: Options, schema: StructType) -> None:
         super().__init__(options, schema)
         self._keeper: _Keeper | None = None
-        #: The batch that is leased and not yet acknowledged, how it is served, and the number of
-        #: the last acknowledged one.
+        #: The leased batch, which part of it is served, and the last acknowledged batch's number.
         self._batch: Batch | None = None
         self._serving = Serving()
         self._acknowledged: int | None = None
@@ -145,7 +144,7 @@ class QueueStream(Stream):
             return self._batch.as_dict()
         if self._newest is None and not self._may_look():
             return start
-        # Always limited, since the whole batch is in flight.
+        # A batch is always limited, since all of its messages are in flight.
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else USUAL_BATCH
         if self._suspects:
             most = min(most, math.ceil(self._suspects / 2))
@@ -205,7 +204,7 @@ class QueueStream(Stream):
     def stop(self) -> None:
         """Stop extending the leases, but do not release them.
 
-        Only Spark's log tells, at the next start, whether the last batch was committed.
+        Whether the last batch was committed is known only at the next start, from Spark's log.
         """
         if self._keeper is not None:
             self._keeper.end()
@@ -338,7 +337,7 @@ class QueueStream(Stream):
         for queue, grouped, timeout, receipts in held:
             mine, rest = receipts[:served], receipts[served:]
             served -= len(mine)
-            if grouped:  # others may have set followers back since the last extension
+            if grouped:  # if their leases expired, lease the followers again
                 hold(queue, mine, timeout)
             refused = refusals.acknowledged(self._connection, (r.id for r in mine))
             gone: list[Any] = complete(queue, [r for r in mine if r.id not in refused]).lost
@@ -352,7 +351,7 @@ class QueueStream(Stream):
             lost += len(gone) - len(taking.archived(queue, gone))
             by_receipts(queue, "release", rest, {"deliveries": done.tries})
             if refused or done.tries > 1:
-                # Doing it again must not complete what was only given back.
+                # A second call must not complete messages that were only released.
                 done = replace(done, acknowledged=True)
         if done.acknowledged:
             serving.store(self._connection, batch.stream, batch.number, done)

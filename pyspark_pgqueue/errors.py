@@ -5,14 +5,14 @@
   x ExecutorsLack         executors lack a package, a driver or a path
   x InvalidOption         an option, a column or a schema is invalid
   x DataLost              messages were purged before a stream read them, or during a read
-  x ServerChanged         a checkpoint or a lake belongs to another server, or a later state
+  x ServerChanged         a checkpoint or a lake is from another server, or ahead of this one
   x TableRewritten        a table was rewritten (VACUUM FULL, CLUSTER) between plan and read
   x ReplicaLags           a replica did not catch up with the planned read
   x StagingLost           staged rows are gone, as after a server crash
   x Refused               raised by a sink's function: it refuses messages by their ids
   x JobRunning            the same job is running elsewhere
   x Interrupted           a job was interrupted by SIGINT or SIGTERM
-  x StoreFailed           a lake's disk or object store refuses
+  x StoreFailed           a lake's disk or object store cannot be used
   x LakeDiffers           a lake's files differ from the recorded ones
 """
 
@@ -41,7 +41,7 @@ __all__ = [
     "in_one_line",
 ]
 
-# The last line of a traceback. Spark puts those of tasks and workers into its error's text.
+# The last line of a traceback. Spark's errors contain the tracebacks of tasks and workers.
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)")
 _OURS = "pyspark_pgqueue.errors."
 
@@ -53,7 +53,7 @@ class PipelineError(Exception):
     exit_code = 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickled as the final text: some constructors compose it from other arguments.
+        # Pickle the final text: some constructors compose it from other arguments.
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
@@ -73,7 +73,7 @@ class DataLost(PipelineError):
     """Archived messages were removed before a stream delivered them, or while they were read."""
 
     def __init__(self, queue: str, *, dropped: bool = False) -> None:
-        """With ``dropped`` the queue itself was dropped."""
+        """Create the error. ``dropped``: the queue itself was dropped."""
         how = "was dropped" if dropped else "lost archived messages that were purged"
         super().__init__(
             f"Queue {queue!r} {how} before this stream read them all. Set failOnDataLoss=false to "
@@ -82,22 +82,20 @@ class DataLost(PipelineError):
 
     @classmethod
     def while_reading(cls, queue: str, *, dropped: bool = False) -> DataLost:
-        """The error for messages removed during a batch read, which can be repeated."""
+        """Return the error for messages removed during a batch read. The read can be repeated."""
         how = "Queue {!r} was dropped" if dropped else "Archived messages of queue {!r} were purged"
         error = cls.__new__(cls)
         PipelineError.__init__(
             error,
-            f"{how.format(queue)} after this read was planned, so that it would miss some. Run the "
-            f"read again; where retention is always at work, start behind it (startingOffsets), "
+            f"{how.format(queue)} after this read was planned, so it would miss messages. Run the "
+            f"read again; if retention keeps removing messages, start later (startingOffsets), "
             f"or set failOnDataLoss=false to take what is left.",
         )
         return error
 
 
 class ServerChanged(PipelineError):
-    """A checkpoint, a lake, a roll-up or the archive comes from another server, or from a later
-    state of this server.
-    """
+    """A checkpoint, lake, roll-up or archive is from another server, or ahead of this one."""
 
 
 class TableRewritten(PipelineError):
@@ -131,7 +129,7 @@ class StagingLost(PipelineError):
 
 
 class Refused(PipelineError):
-    """Raised by a sink's function for messages that it refuses: a dict of ids and errors, or ids.
+    """Raised by a sink's function that refuses messages: a dict of ids and errors, or ids.
 
     >>> Refused({7: "no price"}).errors, Refused([8]).errors
     ({7: 'no price'}, {8: 'refused'})
@@ -145,7 +143,7 @@ class Refused(PipelineError):
 
 
 class Interrupted(PipelineError):
-    """A job was interrupted; the message says what is done."""
+    """A job was interrupted; the message says what was done."""
 
     exit_code = 130
 

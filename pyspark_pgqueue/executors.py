@@ -21,8 +21,8 @@ from pyspark_pgqueue.progress import Progress, quiet, watched
 
 __all__ = ["Landing", "check", "on_executors"]
 
-#: Each check task lasts this long, so that every core of the cluster gets one: Spark Connect does
-#: not tell how many cores there are.
+#: Seconds that each check task lasts, so that every core of the cluster gets one. Spark Connect
+#: does not report the number of cores.
 _CHECK_SECONDS = 0.2
 _CHECK_TASKS = 16
 
@@ -31,9 +31,7 @@ _HOME = str(Path(__file__).resolve().parents[1])
 
 
 def _missing() -> list[str]:
-    """Return the missing packages. Runs on executors without this package, so it imports nothing
-    from it; and none of the others, which processes that only plan do not need.
-    """
+    """Return the missing packages. Runs on executors without importing any, not even this one."""
     from importlib.util import find_spec
 
     needed = ("pyspark_pgqueue", "django_pgqueue", "pyarrow", "adbc_driver_postgresql", "psycopg")
@@ -78,7 +76,8 @@ def _landed(
     return made
 
 
-# Makes pickle send their code instead of their names, which executors may be unable to import.
+# With this module name pickle sends the functions' code, since executors may be unable to import
+# them.
 for _function in (_missing, _advice, _landed):
     _function.__module__ = "__main__"
 
@@ -134,8 +133,8 @@ def check(spark: Any, path: str | None = None) -> None:
             raise ExecutorsLack(_advice(host, lacking))
         if not sees:
             raise ExecutorsLack(
-                f"Executors on {host} do not see {path}, where this driver has written a file: it "
-                f"is another machine's disk there. Choose a path on a shared disk, or a store as "
+                f"Executors on {host} do not see the file that this driver wrote to {path}: there "
+                f"the path is on another disk. Choose a path on a shared disk, or a store as "
                 f"in s3://bucket/lake."
             )
 
@@ -172,7 +171,7 @@ def on_executors(
 
 
 def _each(spark: Any, function: Callable[[int], Any], kind: str, tasks: int) -> Any:
-    """A DataFrame of task numbers and the function's result for each, one row per task."""
+    """Return a DataFrame with one row per task: its number, and the function's result."""
     # Not deterministic: the optimizer must call it exactly once per row.
     result = f.udf(function, kind, useArrow=False).asNondeterministic()
     return spark.range(0, tasks, 1, tasks).select("id", result("id").alias("result"))

@@ -79,7 +79,7 @@ def export(
         max_files: directories with more files are compacted afterwards.
         anew: delete the lake with its files, and export everything in the database.
         table: turn the lake into an Iceberg table of this name, as in ``shop.archive``.
-        expire_snapshots: the table's snapshots older than this expire; None: none does.
+        expire_snapshots: the table's snapshots older than this expire; None: no snapshot does.
         body_schemas: by queue, the fields of its bodies that become columns: DDL, ``infer`` or
             ``evolve`` (:mod:`.body_columns`).
         tell: called with each notice.
@@ -100,7 +100,7 @@ def export(
         runs.locked(connection, path),
         runs.recorded(connection, path),
     ):
-        # Before anything is recorded or deleted.
+        # Check before anything is recorded or deleted.
         files.check(path)
         if table:
             iceberg.check(table)
@@ -214,8 +214,7 @@ def _publish(connection: psycopg.Connection[Any], lake: Lake, run: Run, manifest
 
 def _finish(connection: psycopg.Connection[Any], lake: Lake, run: int, manifest: Manifest) -> None:
     files.publish(lake.path, manifest.add)
-    # Readers of the table see complete runs only: it gets the new files before the old ones are
-    # deleted.
+    # The table gets the new files before the old ones are deleted, so its readers miss no rows.
     if lake.table:
         _register(connection, lake)
     files.remove(lake.path, manifest.delete)

@@ -48,8 +48,9 @@ def push(
 
 
 def _on_field(offered: Any, body: Any) -> tuple[str, str] | None:
-    """The condition for a comparison of a body's field, for integers and text that are such in JSON
-    too.
+    """Return the condition for a comparison of a body's field that is an integer or text.
+
+    A JSON value of another type passes: Spark decides what it is.
     """
     column, *path = getattr(offered, "attribute", None) or [None]
     operator = "IN" if isinstance(offered, ds.In) else _COMPARISONS.get(type(offered))

@@ -77,7 +77,7 @@ def register(path: str, name: str, more: pa.Schema, replaced: Collection[str] = 
 
 
 def merges(path: str, name: str, max_files: int, expire: dt.timedelta | None) -> list[Merge]:
-    """The directories to compact. Snapshots older than ``expire`` expire first."""
+    """Return the merges to do. Snapshots older than ``expire`` expire first."""
     with _catalog(name) as (catalog, identifier):
         if not catalog.table_exists(identifier):
             return []
@@ -104,7 +104,7 @@ def merges(path: str, name: str, max_files: int, expire: dt.timedelta | None) ->
 
 
 def _in_any_snapshot(table: Any) -> set[str]:
-    """The data files that a snapshot has."""
+    """Return the paths of the data files of all snapshots."""
     manifests = {
         manifest.manifest_path: manifest
         for snapshot in table.snapshots()

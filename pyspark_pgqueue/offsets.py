@@ -1,8 +1,8 @@
 """Positions in the archive, and the rows between two positions.
 
 Neither ids nor times follow the order of commits, so neither can mark a position. A snapshot can:
-it tells which transactions had committed. A row that a later snapshot shows and an earlier one does
-not is new, however late its transaction committed. No read waits for an open transaction.
+it records which transactions had committed. A row that a later snapshot shows and an earlier one
+does not is new, however late its transaction committed. No read waits for an open transaction.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Offset:
         return found
 
     def may_lack(self, purged_below: int) -> bool:
-        """Whether rows of transactions below this one may not have been delivered."""
+        """Whether rows of transactions below ``purged_below`` may be undelivered."""
         if self.after is not None:
             return purged_below > self.after[0]
         if self.since == EARLIEST:

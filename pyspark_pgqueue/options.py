@@ -3,42 +3,43 @@
 =========================  ===================  ==================================================
 option                     default              meaning
 =========================  ===================  ==================================================
-url                        $PGQUEUE_URL         how to connect, as libpq takes it, or a JDBC address
-source                     archive              archive; live, a peek at live messages; or
-                                                counts, numbers of messages by queue and state
+url                        $PGQUEUE_URL         the database: libpq's address, or a JDBC address
+source                     archive              archive; live, the live messages; or counts, the
+                                                number of messages by queue and state
 mode                       read                 read, or consume: a stream that leases and archives
                                                 messages (needs subscribe or subscribePattern)
-subscribe                  every queue          names of queues, with commas between
-subscribePattern                                a regular expression for whole names
-columns                    all                  names of columns, with commas between
+subscribe                  every queue          names of queues, separated by commas
+subscribePattern                                a regular expression that matches whole names
+columns                    all                  names of columns, separated by commas
 includeHeaders             true                 false leaves out the headers
-bodySchema                                      the body as a struct: its fields as DDL or as a
-                                                StructType's JSON, or infer; bodies that do not
-                                                fit are in the column _corrupt_record
-bodySample                 1000                 bodies that infer looks at
+bodySchema                                      read the body as a struct: its fields as DDL, a
+                                                StructType's JSON, or infer; other bodies are in
+                                                the column _corrupt_record
+bodySample                 1000                 number of bodies that infer samples
 startingOffsets            earliest             earliest, latest, or an offset as JSON
 endingOffsets              latest               latest, or an offset as JSON (batch only)
-startingTimestamp                               archived at or after: ISO 8601, or milliseconds
-endingTimestamp                                 archived before (batch only)
-maxOffsetsPerTrigger       no limit             rows in one micro-batch (consume: 10000)
-maxBytesPerTrigger         no limit             bytes of bodies in one micro-batch, a soft limit
-                                                (consume only)
-minOffsetsPerTrigger       1                    rows that a micro-batch waits for
-maxTriggerDelay            15m                  how long it waits for them at most
-onError                    deadLetter           what happens to messages that the sink's function
-                                                refuses: deadLetter, or retry (consume only)
-visibilityTimeout          the queue's          seconds after which a dead driver's messages are
-                                                delivered to others (consume only)
-minPartitions                                   tasks in a batch read, if it is large enough
-maxRecordsPerPartition     1000000              rows in one task, at most; fewer where bodies are
-                                                large (256 MB); tasks come by fours
-failOnDataLoss             true                 whether to stop if undelivered rows were purged
-failOnServerChange         true                 whether to stop at a restored or another server
-replicaTimeout             60                   seconds that a task waits for a replica
-pushdown                   auto                 true where Spark pushes filters; auto finds out
-queue                                           for writing: the queue, whatever the column says
-txnAppId, txnVersion                            for writing: a name for the job, and a number
-                                                that rises; a version is written once
+startingTimestamp                               archived at or after this time, in ISO 8601 or
+                                                milliseconds since 1970
+endingTimestamp                                 archived before this time (batch only)
+maxOffsetsPerTrigger       no limit             maximum rows in a micro-batch (consume: 10000)
+maxBytesPerTrigger         no limit             maximum bytes of bodies in a micro-batch, a soft
+                                                limit (consume only)
+minOffsetsPerTrigger       1                    number of rows that a micro-batch waits for
+maxTriggerDelay            15m                  maximum wait for these rows
+onError                    deadLetter           deadLetter or retry messages that the sink's
+                                                function refuses (consume only)
+visibilityTimeout          the queue's          seconds until a dead driver's messages are
+                                                delivered to other readers (consume only)
+minPartitions                                   minimum tasks in a batch read that is large enough
+maxRecordsPerPartition     1000000              maximum rows in a task, fewer with large bodies
+                                                (256 MB); a large read has a multiple of 4 tasks
+failOnDataLoss             true                 stop if undelivered rows were purged
+failOnServerChange         true                 stop at another server, or after a restore
+replicaTimeout             60                   seconds that a task waits for a replica to catch up
+pushdown                   auto                 true if Spark pushes filters; auto detects it
+queue                                           for writing: the queue, instead of column queue
+txnAppId, txnVersion                            for writing: the job's name and an increasing
+                                                number; each version is written once
 =========================  ===================  ==================================================
 """
 
@@ -98,7 +99,7 @@ _COLUMNS = {"archive": ARCHIVE, "live": LIVE, "counts": COUNTS}
 FROM_THE_START = Offset(EARLIEST)
 
 
-#: Spark takes 60 ms between two tasks of a core: a fifth of a read with tasks of 200,000 rows.
+#: Spark spends 60 ms between two tasks of a core, a fifth of a read at 200,000 rows per task.
 ROWS_PER_TASK = 1_000_000
 
 
@@ -141,7 +142,7 @@ class Options:
         if unknown:
             raise InvalidOption(
                 f"There is no option {', '.join(sorted(unknown))}; "
-                f"pyspark_pgqueue.options lists them."
+                f"pyspark_pgqueue.options lists the options."
             )
         if options.get("subscribe") and options.get("subscribepattern"):
             raise InvalidOption("Give subscribe or subscribePattern, not both.")
@@ -198,7 +199,7 @@ class Options:
         return Options(**{**self.__dict__, "names": wanted})
 
 
-# Options with no meaning for mode=consume, and options with a meaning for it alone.
+# Options that mode=consume does not take, and options that only it takes.
 _OF_A_LOG = (
     "source",
     "startingOffsets",
@@ -245,7 +246,9 @@ def _length(text: str) -> float:
     """Seconds of a length of time, as in ``15m``."""
     length = dt.timedelta(seconds=int(text)) if text.isdecimal() else length_of(text)
     if length is None:
-        raise InvalidOption(f"maxTriggerDelay is a length of time, as 30s or 15m, not {text!r}")
+        raise InvalidOption(
+            f"maxTriggerDelay must be a length of time like 30s or 15m, not {text!r}"
+        )
     return length.total_seconds()
 
 
@@ -284,6 +287,6 @@ def _moment(text: str | None) -> str | None:
         moment = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError as error:
         raise InvalidOption(
-            f"{text!r} is no time: write ISO 8601, or milliseconds since 1970"
+            f"{text!r} is not a time: write ISO 8601, or milliseconds since 1970"
         ) from error
     return moment.isoformat() if moment.tzinfo else moment.isoformat() + "+00:00"

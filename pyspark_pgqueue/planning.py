@@ -41,20 +41,20 @@ __all__ = [
 ]
 
 BLOCK = 8192
-# Tasks of a read unless minPartitions is set; a larger read has a multiple of it. The planner does
-# not know the number of cores, and a fifth task would keep one of four cores busy alone.
+# Tasks of a read without minPartitions; a large read has a multiple. The planner does not know the
+# number of cores, and on four cores a fifth task would run alone.
 USUAL_TASKS = 4
-# The least that a task reads, in blocks of the archive or in bytes of messages: smaller tasks cost
-# more to start than to run.
+# Minimum that a task reads, in blocks of the archive or in bytes of messages. Smaller tasks take
+# longer to start than to run.
 LEAST_BLOCKS = 1024
 LEAST_BYTES = 16 * 1024 * 1024
-# The estimate for a table without statistics.
+# Estimated rows per block of a table without statistics.
 ROWS_PER_BLOCK = 70
-# Bytes on disk of the messages whose bodies a task reads: a million small messages.
+# Maximum bytes on disk of the messages whose bodies a task reads: a million small messages.
 BYTES_OF_BODIES = 256 * 1024 * 1024
 
-# Where rows are in the order of their ids, with more than this correlation, a read with messages is
-# cut by id: a merge of both tables takes a third less time than a look-up for each message.
+# A read with messages is cut by id if the rows' order and their ids correlate by more than this: a
+# merge of both tables takes a third less time than a look-up for each message.
 IN_ORDER = 0.9
 MERGING = "SET enable_mergejoin = on"
 
@@ -72,7 +72,7 @@ class Task:
     reach: int = 0
     #: Checks that no row was removed since planning. None: removed rows are ignored.
     guard: Guard | None = None
-    #: Runs before the statements, in a transaction of its own.
+    #: SQL to run before the statements, in its own transaction.
     first: str = ""
 
 
@@ -134,10 +134,10 @@ def database_url(text: str) -> str:
     try:
         conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
-        jdbc = " of a JDBC address" if url != text else ""
+        jdbc = ", without parameters that only JDBC knows" if url != text else ""
         raise InvalidOption(
-            f"The url is no address of PostgreSQL: {str(error).strip()}{jdbc}. Write it as "
-            f"postgresql://user@host/database"
+            f"The url is not a PostgreSQL address: {str(error).strip()}. Write it as "
+            f"postgresql://user@host/database{jdbc}."
         ) from error
     return url
 
@@ -158,7 +158,7 @@ def server(connection: psycopg.Connection[Any]) -> Server:
 
 
 def check_server(connection: psycopg.Connection[Any], server: Server) -> None:
-    """Refuse an archive that came with a dump: its transactions are ahead of this server's.
+    """Refuse an archive from another server's dump: its transactions are ahead of this server.
 
     The transaction numbers mean nothing here, and streams would skip rows until the server reaches
     the numbers.
@@ -168,7 +168,7 @@ def check_server(connection: psycopg.Connection[Any], server: Server) -> None:
     ).fetchone()
     assert row is not None
     (newest,) = row
-    # Fine if the server has reached it since: by transactions newer than the planner's snapshot.
+    # The server may have assigned this id after the planner's snapshot: then all is well.
     if newest is None or server.is_replica or newest < _reached(connection):
         return
     raise ServerChanged(
@@ -197,7 +197,8 @@ def queues(
 ) -> list[Queue]:
     """The selected queues, as (id, name).
 
-    Raises InvalidOption for a name of no queue, unless such a queue ``may_be_dropped`` and was.
+    Raises InvalidOption for an unknown name. With ``may_be_dropped``, names of dropped queues are
+    known.
     """
     terms = [condition.replace("{queue}", "q.name") for condition in conditions]
     params: dict[str, Any] = {}
@@ -235,10 +236,10 @@ def cut_by_position(
     conditions: Sequence[str] = (),
     on_queue: Sequence[str] = (),
 ) -> list[Task]:
-    """Cut a batch read by table positions, or by id. Take the end offset first, so that the files
-    have its rows.
+    """Cut a batch read by table positions, or by id.
 
-    ``planned`` are the purge marks from before the end offset was taken.
+    Take the end offset before this call, so that the files have its rows, and the purge marks
+    ``planned`` before the end offset.
     """
     chosen = queues(connection, options, on_queue)
     rows = connection.execute(
@@ -318,7 +319,7 @@ def _by_block(low: int, high: int) -> list[str]:
 
 
 def _by_id(bounds: Sequence[int], low: float, high: float) -> list[str]:
-    """Conditions for the rows between two shares of a table, by its histogram of ids."""
+    """Return conditions for the rows between two fractions of a table, by its histogram of ids."""
     first, last = (bounds[round(share * (len(bounds) - 1))] for share in (low, high))
     return [
         *(f"{table}.id >= {first}" for table in "am" if low > 0),

@@ -13,7 +13,7 @@ from typing import Any
 
 __all__ = ["Bar", "Progress", "interrupts_held", "quiet", "watched"]
 
-#: Arguments: the unit counted, the number done, the total.
+#: Reports progress. Arguments: the unit counted, the number done, the total.
 Progress = Callable[[str, int, int], None]
 
 _DRAW_EVERY = 0.1

@@ -1,4 +1,4 @@
-"""Batch reads: of the archive, of counts, and peeks at live messages."""
+"""Batch reads of the archive, of live messages, and of counts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["PushingReader", "Reader"]
 
 
 class Reader(Landing, DataSourceReader):
-    """Batch reads of the archive, and peeks at live messages."""
+    """A batch read of the archive, of live messages, or of counts."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options

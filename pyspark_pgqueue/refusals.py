@@ -1,4 +1,4 @@
-"""Messages that a sink's function refuses, named by their ids.
+"""Records the messages that a sink's function refuses, by their ids.
 
 >>> def store(frame, number):
 ...     rows = frame.collect()
@@ -25,12 +25,12 @@ Batch = Callable[[Any, int], Any]
 
 
 def each_batch(function: Batch, url: str | None = None) -> Batch:
-    """The function for ``foreachBatch`` of a stream that consumes queues.
+    """Return the function for ``foreachBatch`` of a stream that consumes queues.
 
     ``function`` takes a DataFrame with the column ``id``, and the batch's number. If it raises
     :class:`Refused`, it is called again without these messages. It may also return the ids that it
-    refuses, or a dict of ids and errors: the others are done. The stream's option ``onError``
-    decides what happens to refused messages.
+    refuses, or a dict of ids and errors: all other messages are done. The stream's option
+    ``onError`` decides what happens to refused messages.
 
     If the function fails with one message alone, its error is kept for the dead letter.
 
@@ -83,7 +83,7 @@ def _record_alone(url: str, frame: Any, error: Exception) -> None:
     try:
         ids = [row.id for row in frame.select("id").head(2)]
     except Exception:
-        return  # the frame itself fails
+        return  # reading the frame fails, too
     if len(ids) == 1:
         _record(url, {ids[0]: in_one_line(error)}, refused=False)
 
@@ -92,7 +92,7 @@ def _record_alone(url: str, frame: Any, error: Exception) -> None:
 
 
 def error_of(connection: psycopg.Connection[Any], message_id: int) -> str | None:
-    """The error with which a message failed alone, if it was recorded."""
+    """Return the recorded error of a message that failed alone in its batch, or None."""
     row = connection.execute(
         "SELECT error FROM pgqueue_refusal WHERE message_id = %s", [message_id]
     ).fetchone()
@@ -100,7 +100,7 @@ def error_of(connection: psycopg.Connection[Any], message_id: int) -> str | None
 
 
 def acknowledged(connection: psycopg.Connection[Any], ids: Iterable[int]) -> dict[int, str]:
-    """Delete what was recorded of a batch's messages; returns those that were refused."""
+    """Delete the records of a batch's messages. Returns the refused messages' errors by id."""
     rows = connection.execute(
         "DELETE FROM pgqueue_refusal WHERE message_id = ANY(%s) "
         "RETURNING message_id, refused, error",

@@ -28,14 +28,14 @@ __all__ = ["Summary", "load", "replay"]
 SLICE_SECONDS = 1.0
 #: The version of a call's last write. Rows added to the lake later are not part of that call.
 FINISHED = 2**62
-#: Rows that a task sorts.
+#: Number of rows that each task sorts.
 _RANGE = 500_000
-_TAKEN = ("body", "headers", "priority", "group_key", "dedup_key", "group", "delay", "queue")
+_TAKEN = ("body", "headers", "priority", "group_key", "unique_key", "group", "delay", "queue")
 
 
 @dataclass(frozen=True)
 class Summary:
-    """How many messages were sent, by the queue they came from."""
+    """The number of messages that were sent, by the queue they came from."""
 
     id: str
     counts: dict[str, int]
@@ -110,7 +110,7 @@ def load(
     """Send the rows of Parquet, JSON or CSV files.
 
     A column ``body`` is sent unchanged, with the columns headers, delay, priority, group and
-    dedup_key, and queue unless ``to`` is given. Without a column ``body``, each row as a whole
+    unique_key, and queue unless ``to`` is given. Without a column ``body``, each row as a whole
     becomes a body.
 
     >>> load(spark, url, "/data/orders.csv", to="orders", format="csv").rows
@@ -214,7 +214,7 @@ def _write(
 
 
 def _numbered(rows: Any, order: tuple[str, ...], total: int) -> Any:
-    """The rows with their places in an order, from 0 on, in the column ``_place``.
+    """Return the rows with their position in an order, from 0, in the column ``_place``.
 
     Each task sorts a range of the order: one task for all would sort them on one disk.
     """

@@ -107,18 +107,19 @@ def rollup(
 def _check_server(
     connection: psycopg.Connection[Any], server: planning.Server, seconds: int
 ) -> None:
-    """Refuse to continue a run of another server, or of a later state of this server."""
+    """Refuse to continue a run of another server, or one that is ahead of this server."""
     last = _last(connection, seconds)
     if last is not None and (last.system != server.system or last.below_xid > server.now.xmax):
         raise ServerChanged(
-            "The last roll-up was computed on another server, or on a later state of this one, "
-            "so what is new since then is unknown. Recompute every span (--every)."
+            "The last roll-up was computed on another server, or is ahead of this one, which was "
+            "restored to an earlier state. So the spans that changed are unknown. Recompute all of "
+            "them (--every)."
         )
 
 
 @dataclass(frozen=True)
 class _Run:
-    """A run's limit: the transactions below ``below_xid``, all of which ended before ``at``."""
+    """A run's limit: it saw all transactions below ``below_xid``, which had ended before ``at``."""
 
     below_xid: int
     at: dt.datetime
@@ -150,7 +151,7 @@ def _start(
     reached: int,
     last: _Run | None,
 ) -> int:
-    """The first span to compute; without a last run, the first of all spans."""
+    """Return the first span to compute. Without a last run that is the first of all."""
     if from_at is not None:
         return bucket_of(from_at.timestamp(), seconds)
     if last is None:
@@ -160,9 +161,9 @@ def _start(
 
 
 def _first_xid(connection: psycopg.Connection[Any], system: str, at: dt.datetime) -> int:
-    """A lower bound for the transactions that archived messages at or after a time.
+    """Return a lower bound for the transactions that archived messages at or after a time.
 
-    An earlier run saw every transaction below its own limit, and they had archived their messages
+    An earlier run saw every transaction below its limit, so these had archived their messages
     before that run's time.
     """
     row = connection.execute(
@@ -184,7 +185,7 @@ def _first_xid(connection: psycopg.Connection[Any], system: str, at: dt.datetime
 def _kept_in(
     connection: psycopg.Connection[Any], path: str, seconds: int, start: int, end: int
 ) -> int:
-    """The first span from ``start`` on that the lake does not have completely."""
+    """Return the first span from ``start`` on that the lake does not have completely."""
     row = connection.execute(
         "SELECT exported_below, queues, system FROM pgqueue_lake WHERE path = %s", [path]
     ).fetchone()
@@ -198,8 +199,9 @@ def _kept_in(
     server = planning.server(connection)
     if system != server.system or exported_below > server.now.xmax:
         raise ServerChanged(
-            f"The lake {path} was exported from another server, or from a later state of this "
-            f"one. Leave --lake out, or export the lake again (export --anew)."
+            f"The lake {path} was exported from another server, or is ahead of this one, which was "
+            f"restored to an earlier state. Leave --lake out, or export the lake again (export "
+            f"--anew)."
         )
     row = connection.execute(
         "SELECT extract(epoch FROM min(archived_at))::bigint FROM pgqueue_archive "
@@ -242,11 +244,11 @@ def _save(
     now: _Run,
     first: dt.datetime,
 ) -> int:
-    """Replace a span's roll-ups in one transaction; returns how many were deleted as empty."""
+    """Replace the roll-ups of these spans in one transaction. Returns how many became empty."""
     seconds, start, end = figures.seconds, figures.start, figures.end
     whole = [moment(bucket) for bucket in figures.whole.values()]
     names = list(_COLUMNS)
-    # A parameter is a scalar: lists and dicts as JSON text, None as NULL.
+    # Parameters are scalars: lists and dicts become JSON text, None becomes NULL.
     values = [
         [queue, seconds, moment(bucket), *(_value(found.get(n, _COLUMNS[n])) for n in names)]
         for (queue, bucket), found in rows.items()

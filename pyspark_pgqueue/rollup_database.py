@@ -39,16 +39,16 @@ __all__ = [
     "removed",
 ]
 
-#: For sorting times and counting values. With the default 4 MB most of it spills to disk.
+#: Memory for sorting times and counting values. At the default, 4 MB, most spills to disk.
 WORK_MEM = "256MB"
 
 
 @dataclass(frozen=True)
 class Since:
-    """The first archived message to count: a lower bound by time and by transaction."""
+    """Lower bounds of the archived messages to count: by time and by transaction."""
 
     bucket: int  # seconds since 1970
-    #: The first transaction that archived one of them: the index finds them by it.
+    #: The first transaction that may have archived such a message, for the archive's index.
     xid: int = 0
 
 
@@ -271,11 +271,10 @@ def count_live(connection: psycopg.Connection[Any], figures: Figures) -> None:
 def first_bucket(
     connection: psycopg.Connection[Any], seconds: int, below_xid: int, reached: dt.datetime
 ) -> int | None:
-    """The first span that changed since a run that saw all transactions below this one.
+    """Return the first span that changed since a run that saw all transactions below ``below_xid``.
 
-    A message counts in the span in which it was sent and in the one in which it ended. A message
-    whose sender committed late was sent before the run and is new all the same: its transaction id
-    tells.
+    A message counts in the span in which it was sent and in the one in which it ended. Its
+    transaction id shows whether it is new: a sender may commit after the run what it sent before.
     """
     row = connection.execute(
         """

@@ -24,14 +24,14 @@ __all__ = [
 LONGEST_LIST = 5
 POISONOUS = 3
 PERCENTS = (50, 95, 99)
-#: Characters of an error's first line, which names the error; the traceback follows.
+#: Maximum characters of an error's first line, which names the error. The traceback follows.
 FIRST_LINE = 200
 
-#: SQL of PostgreSQL and Spark: the bucket of a time, from its logarithm to the base 2; as in
-#: django_pgqueue.history.histograms.
+#: SQL for PostgreSQL and Spark: the histogram bin of a duration, given its base-2 logarithm. The
+#: bins are those of django_pgqueue.history.histograms.
 BUCKET = "least(greatest(floor(4 * {}), -40), 88)"
-#: SQL of PostgreSQL and Spark: failed attempts of an archived message that were tried again.
-#: The last attempt ended it, unless it was cancelled.
+#: SQL for PostgreSQL and Spark: failed attempts of an archived message that were tried again. The
+#: last attempt ended the message, unless it was cancelled.
 RETRIED = "greatest(attempts - CASE state WHEN 'CANCELLED' THEN 0 ELSE 1 END, 0)"
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
@@ -61,14 +61,14 @@ class Removed(NamedTuple):
     """A queue from which messages were removed, by retention or with the whole queue."""
 
     queue: str
-    #: When the first remaining message ended, in seconds since 1970; for a dropped queue, the drop.
+    #: When the first remaining message ended, or the queue was dropped, in seconds since 1970.
     first: float
     is_dropped: bool
 
 
 class Figures:
-    """Counts by queue and bucket. Counts of sent messages add up over several sources; counts of
-    messages that ended in a bucket come from one source.
+    """Counts by queue and bucket. Counts of sent messages are summed over database and lake;
+    messages that ended in a bucket are counted in one of them.
     """
 
     def __init__(self, seconds: int, start: int, end: int) -> None:
@@ -79,7 +79,7 @@ class Figures:
         self.dead: dict[Key, int] = defaultdict(int)
         #: For queues with removed messages: their first complete span.
         self.whole: dict[str, int] = {}
-        #: Those of these queues that still exist: a lake may have their removed messages.
+        #: The queues in ``whole`` that still exist: a lake may have their removed messages.
         self.pruned: set[str] = set()
 
     def leave_out(self, removed: Sequence[Removed], reached: int) -> None:
@@ -94,7 +94,7 @@ class Figures:
         self.pruned = {each.queue for each in removed} - dropped
 
     def take_from_lake(self, queue: str, first: float) -> None:
-        """Count a queue from a lake with its removed messages; ``first`` is as in Removed."""
+        """Count a queue from a lake that has its removed messages. ``first`` is as in Removed."""
         if queue in self.pruned:
             self.whole[queue] = min(self.whole[queue], self._after(first))
 

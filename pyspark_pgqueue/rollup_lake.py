@@ -24,7 +24,7 @@ __all__ = ["count_in_lake"]
 _VIEW = "pgqueue_ended"
 _IN_MEMORY = "spark.sql.execution.useObjectHashAggregateExec"
 _PARTITIONS = "spark.sql.shuffle.partitions"
-#: Bytes of the lake's files in a task, at least: Spark's 200 tasks take longer than a small lake.
+#: Minimum bytes of the lake's files in a task. Spark's 200 tasks would slow down a small lake.
 _TASK = 16 * 1024 * 1024
 _NEEDED = (
     "id",
@@ -44,7 +44,7 @@ _NEEDED = (
 
 
 def count_in_lake(spark: Any, path: str, figures: Figures, until: int) -> None:
-    """Count the messages that ended in the lake before the bucket ``until``."""
+    """Count the lake's messages that ended before the bucket ``until``."""
     days = moment(figures.start).date(), moment(until).date()
     rows = lake_source.read(spark, path, _NEEDED, days).where(
         f"archived_at >= timestamp'{moment(figures.start).isoformat()}' "
@@ -106,7 +106,7 @@ def _bucket(column: str, seconds: int) -> str:
 
 
 def _ended(spark: Any, figures: Figures) -> None:
-    """The messages that ended in a span, with their durations."""
+    """Add each span's number of messages that ended, and their durations."""
     percentiles = ", ".join(
         f"array({', '.join(_percentile(name, percent / 100) for percent in PERCENTS)}) AS {name}"
         for name in ("waits", "runs")
@@ -136,8 +136,8 @@ def _ended(spark: Any, figures: Figures) -> None:
 
 
 def _counted(spark: Any, figures: Figures) -> None:
-    """Frequencies of values, in one pass for all kinds. Histogram bins are quarters of octaves:
-    narrow enough for a chart, and additive.
+    """Add how often each value occurs, in one pass for all kinds of values. A bin of a histogram is
+    a quarter of an octave: narrow enough for a chart, and bins can be added up.
     """
     place = f"cast({BUCKET.format('log2(greatest({}, 1e-6))')} AS string)"
     for queue, bucket, kind, number, found in spark.sql(

@@ -39,7 +39,7 @@ __all__ = [
     "unfinished",
 ]
 
-#: The lock of a lake, with its path; django_pgqueue/maintenance/lakes.sql looks for it.
+#: First key of a lake's advisory lock; the second is its path. Also in maintenance/lakes.sql.
 LOCK = "pgqueue export"
 _MOST_OF_AN_ERROR = 20_000
 
@@ -72,7 +72,7 @@ class Manifest:
     """The changes to a lake's files when a run is published."""
 
     add: list[File]
-    #: Files whose rows are in files of ``add``: no reader of the table needs them any more.
+    #: Files whose rows ``add`` contains too: readers of the table no longer need them.
     remove: list[str] = field(default_factory=list)
     #: Files to delete.
     delete: list[str] = field(default_factory=list)
@@ -107,7 +107,7 @@ def locked(connection: psycopg.Connection[Any], path: str) -> Iterator[None]:
 
 @contextmanager
 def recorded(connection: psycopg.Connection[Any], path: str) -> Iterator[None]:
-    """Record an error of the block in the unfinished run of a known lake, or in a run of its own.
+    """Record an error of the block in the lake's unfinished run, or add a failed run for it.
 
     The caller holds the lake's lock.
     """
@@ -117,7 +117,7 @@ def recorded(connection: psycopg.Connection[Any], path: str) -> Iterator[None]:
         told = f"{in_one_line(error)}\n{traceback.format_exc()}"
         # A lost connection leaves the run as it is: no session holds the lock any more.
         with suppress(psycopg.Error):
-            # An interrupt that was held back comes when the run is done.
+            # A delayed interrupt arrives when the run is done: then no failed run is added.
             anew = not isinstance(error, KeyboardInterrupt)
             given = {"path": path, "error": told[:_MOST_OF_AN_ERROR], "anew": anew}
             connection.execute(_FAIL, given)
@@ -150,7 +150,7 @@ def open_lake(
     table: str,
     has_files: bool,
 ) -> Lake:
-    """The lake at a path; registers a new one. Raises InvalidOption and ServerChanged."""
+    """Return the lake at a path. Registers a new one. Raises InvalidOption and ServerChanged."""
     server = planning.server(connection)
     known = connection.execute("SELECT 1 FROM pgqueue_lake WHERE path = %s", [path]).fetchone()
     if known is None and has_files:
@@ -189,9 +189,9 @@ def open_lake(
         )
     if system != server.system or lake.exported_below > server.now.xmax:
         raise ServerChanged(
-            f"The lake {path} was exported from another server, or from a later state of this "
-            f"one, with other transaction numbers. Export to another path, or delete the lake's "
-            f"files and export the database again (--anew)."
+            f"The lake {path} was exported from another server, or is ahead of this one, which was "
+            f"restored to an earlier state. Export to another path, or delete the lake's files "
+            f"and export the database again (--anew)."
         )
     planning.check_server(connection, server)
     return lake
@@ -208,8 +208,8 @@ def delete(connection: psycopg.Connection[Any], path: str) -> str:
 def unfinished(
     connection: psycopg.Connection[Any], lake: Lake
 ) -> tuple[int, dict[str, Any]] | None:
-    """The run that was publishing when its process died, and its manifest. Fails any other run
-    whose process died.
+    """Return the id and manifest of a run whose process died while it published. Records any other
+    dead run as failed.
     """
     connection.execute(
         "UPDATE pgqueue_export_run SET state = 'FAILED', finished_at = clock_timestamp(), "
@@ -226,7 +226,7 @@ def unfinished(
 def begin(
     connection: psycopg.Connection[Any], lake: Lake, kind: str, low: int = 0, high: int = 0
 ) -> Run:
-    """Record a new run, in place of the failed ones of its kind."""
+    """Record a new run, which takes over the failed runs of its kind."""
     with connection.transaction():
         [(number,)] = connection.execute(
             "INSERT INTO pgqueue_export_run "
@@ -282,7 +282,7 @@ def exported(connection: psycopg.Connection[Any], lake: int, below: int) -> None
 
 
 def store_schemas(connection: psycopg.Connection[Any], lake: Lake, schemas: dict[str, Any]) -> Lake:
-    """Store the schemas of bodies with the lake."""
+    """Store the schemas of the queues' bodies with the lake."""
     if schemas != lake.body_schemas:
         connection.execute(
             "UPDATE pgqueue_lake SET body_schemas = %s WHERE id = %s",

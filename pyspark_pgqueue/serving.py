@@ -5,8 +5,9 @@ driver may have died after the sink stored it. Later ones have a part, smaller e
 message is alone. If that message has no deliveries left, it is dead-lettered. When the batch is
 committed, messages that were not served return to the queue, and their deliveries are not counted.
 
-A sink may have stored what the tasks read last. It reads nothing if it knows the batch's number. So
-a task that reads a smaller part records that, and only the recorded part is acknowledged.
+A sink may have stored the part that the last tasks read. Then it recognises the batch's number, and
+reads nothing. So a task that reads a smaller part records that, and only the recorded part is
+acknowledged.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = ["Serving", "load", "part", "reading", "store"]
 
 #: How often a batch is served whole.
 WHOLE = 2
-#: Streams that ended are forgotten after this time.
+#: The rows of ended streams are deleted after this time.
 FORGOTTEN_AFTER = "30 days"
 
 
@@ -30,7 +31,7 @@ class Serving:
     """How often a batch was served, and which part of it."""
 
     tries: int = 1
-    #: The number of messages that the tasks read last, and the sink may have. None: all.
+    #: The number of messages that the last tasks read. The sink may have stored them. None: all.
     served: int | None = None
     #: Whether the messages' outcomes are written.
     acknowledged: bool = False

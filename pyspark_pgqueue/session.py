@@ -90,8 +90,8 @@ def local_session(
 
 
 def _register(session: Any) -> None:
-    """Register the source, if Spark does not find it: it looks on the path of the driver's Python,
-    and not into a zip of --py-files.
+    """Register the source, if Spark does not find it. Spark searches the path of the driver's
+    Python, but no zip of --py-files.
     """
     try:
         session.read.format("pgqueue").options(url="postgresql://", columns="id").load().schema  # noqa: B018
@@ -112,12 +112,12 @@ def _mute_logs() -> None:
 
 
 def _start_quietly(conf: Any) -> None:
-    """Start the JVM, unless there is one, with its log discarded."""
+    """Start the JVM with its log discarded, unless one is running."""
     from pyspark import SparkContext
     from pyspark.java_gateway import launch_gateway
 
     if SparkContext._gateway is None:
-        # An interrupt meanwhile would leave the JVM behind.
+        # An interrupt during the start would leave the JVM running.
         with interrupts_held():
             gateway = launch_gateway(conf, popen_kwargs={"stderr": subprocess.DEVNULL})
         SparkContext._ensure_initialized(gateway=gateway)

@@ -40,7 +40,7 @@ __all__ = ["BatchWriter", "StreamWriter", "sweep"]
 #: Rows staged longer ago belong to a dead job.
 ORPHANED_AFTER = "1 day"
 
-_TEXT = {"body", "queue", "headers", "group", "group_key", "dedup_key"}
+_TEXT = {"body", "queue", "headers", "group", "group_key", "unique_key"}
 _NUMBERS = {"tinyint", "smallint", "int", "bigint", "float", "double"}
 
 
@@ -123,7 +123,7 @@ def publish(
         with connection.transaction():
             if app_id is None or _is_new(connection, app_id, version, expected):
                 queues = _still_there(connection, {pk for told in ordered for pk in told.queues})
-                if not {"delay", "dedup_key"}.isdisjoint(columns):
+                if not {"delay", "unique_key"}.isdisjoint(columns):
                     connection.execute(ARRIVED)
                     _copy(url, connection, tokens, expected, "pgqueue_arrived", columns)
                     for queue in queues:
@@ -165,30 +165,30 @@ CREATE TEMPORARY TABLE pgqueue_arrived (
     delay double precision CHECK (delay < 'Infinity' AND delay > '-Infinity'),
     priority smallint DEFAULT 0,
     group_key text,
-    dedup_key text,
+    unique_key text,
     headers jsonb,
     body jsonb
 ) ON COMMIT DROP
 """
 
-# Skips rows with a known dedup key, as send_batch does. The trigger of the queue's own table makes
+# Skips rows with a known unique key, as send_batch does. The trigger of the queue's own table makes
 # the others ready and wakes consumers.
 SEND_ONCE = """
 WITH arrived AS MATERIALIZED (
     SELECT row_number() OVER (ORDER BY place) AS place,
-           delay, priority, group_key, dedup_key, headers, body
+           delay, priority, group_key, unique_key, headers, body
     FROM pgqueue_arrived WHERE queue_id = {queue_id}
 ),
 claimed AS MATERIALIZED (
     SELECT * FROM pgqueue_claim_keys(
-        {queue_id}, (SELECT array_agg(dedup_key ORDER BY place) FROM arrived),
+        {queue_id}, (SELECT array_agg(unique_key ORDER BY place) FROM arrived),
         %(window)s::interval)
 )
 INSERT INTO {message}
-    (id, queue_id, scheduled_at, priority, group_key, dedup_key, headers, body)
+    (id, queue_id, scheduled_at, priority, group_key, unique_key, headers, body)
 SELECT c.id, {queue_id},
        CASE WHEN delay > 0 THEN statement_timestamp() + delay * interval '1 second' END,
-       a.priority, a.group_key, a.dedup_key, a.headers, a.body
+       a.priority, a.group_key, a.unique_key, a.headers, a.body
 FROM arrived a JOIN claimed c USING (place)
 WHERE c.is_new
 ORDER BY c.id

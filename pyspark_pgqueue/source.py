@@ -63,8 +63,8 @@ class PgQueueDataSource(Landing, DataSource):
                 "A batch read cannot consume: it never learns when its messages are done. Use "
                 "readStream, with trigger(availableNow=True) to consume the present messages."
             )
-        # Spark refuses a reader with pushFilters unless pushing is on, and no API tells whether it
-        # is. If it is, Spark plans in a special worker, which the caller's file name shows.
+        # Spark refuses a reader with pushFilters unless filter pushdown is on, and no API reports
+        # that. With pushdown Spark plans in a special worker: the caller's file name identifies it.
         caller = sys._getframe(1).f_code.co_filename
         pushes = caller.endswith(PUSHING_WORKER) if options.pushdown is None else options.pushdown
         reading = _late("reading")

@@ -15,7 +15,7 @@ from pyspark_pgqueue.errors import PipelineError
 
 __all__ = ["SLICE", "stage"]
 
-#: Bytes of lines in a staged row, whatever the size of a message.
+#: Bytes in a staged row. It may contain many messages, or a part of one.
 PIECE = 64 * 1024
 #: Bytes of a batch that are escaped at a time.
 SLICE = 1024 * 1024
@@ -85,7 +85,7 @@ def _found(known: dict[str, int], name: str) -> int:
 
 
 def _columns(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[pa.Array]:
-    """The columns as text, checked for what the table does not check itself."""
+    """Yield the columns as text. Checks only what the table's constraints do not."""
     for name in names:
         column = batch.column(name)
         if name == "priority":
@@ -94,7 +94,7 @@ def _columns(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[pa.Array]:
             starts = pc.starts_with(pc.utf8_ltrim_whitespace(column), "{")
             if pc.all(starts).as_py() is False:
                 raise PipelineError("Nothing was sent: headers must be a JSON object or NULL.")
-        if SENT[name] in {"group_key", "dedup_key"}:
+        if SENT[name] in {"group_key", "unique_key"}:
             lengths = pc.utf8_length(column)
             if pc.any(pc.or_(pc.less(lengths, 1), pc.greater(lengths, _LONGEST_KEY))).as_py():
                 raise PipelineError(

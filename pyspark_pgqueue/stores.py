@@ -66,7 +66,7 @@ def address(path: str) -> str:
     return f"{scheme}://{rest}"
 
 
-# Words in the errors of disks, boto3 and pyarrow, and what to do.
+# Words in errors of disks, boto3 and pyarrow, each with advice.
 _ADVICE = (
     (
         ("bucket does not exist", "NoSuchBucket", "NO_SUCH_BUCKET"),
@@ -93,7 +93,7 @@ _ADVICE = (
 
 @contextmanager
 def explained(path: str) -> Iterator[None]:
-    """Raise StoreFailed, with what to do, for an error of the store in the block."""
+    """Turn the store's errors in the block into StoreFailed, with advice."""
     try:
         yield
     except Exception as error:
@@ -125,7 +125,7 @@ def _by_fsspec(path: str, error: Exception) -> tuple[fs.FileSystem, str]:
     except (ImportError, ValueError):
         raise InvalidOption(
             f"The lake cannot be at {path}: pyarrow supports paths, file://, s3://, gs://, abfs:// "
-            f"and hdfs://; fsspec supports other stores with their packages. ({error})"
+            f"and hdfs://; fsspec supports other stores, if their packages are installed. ({error})"
         ) from None
     return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), root
 

@@ -60,12 +60,13 @@ class Stream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
         if system and system != server.system and self.options.fail_on_server_change:
             raise ServerChanged(
                 f"The checkpoint was made with another server (system identifier {system}, "
-                f"this one has {server.system}), where ids and transactions are others. Start "
-                f"from a new checkpoint, or set failOnServerChange=false after pg_upgrade."
+                f"this one has {server.system}), so its ids and transaction numbers are not valid "
+                f"here. Start from a new checkpoint, or set failOnServerChange=false after "
+                f"pg_upgrade."
             )
 
     def _lost(self, lost: DataLost) -> None:
-        """Raise DataLost, or only warn of it, depending on the option failOnDataLoss."""
+        """Raise DataLost, or with failOnDataLoss=false only warn."""
         if self.options.fail_on_data_loss:
             raise lost
         warnings.warn(str(lost), stacklevel=3)
@@ -88,7 +89,7 @@ def runner(url: str) -> BareRunner:
 
 
 class Patience:
-    """Waits for a number of rows, but no longer than some seconds after the first of them."""
+    """Delays a batch until there are ``least`` rows, or ``longest`` seconds after the first row."""
 
     def __init__(self, least: int, longest: float) -> None:
         self.least, self.longest = least, longest
@@ -171,7 +172,7 @@ class ArchiveStream(Stream):
         until: Snapshot,
         most: int | None,
     ) -> tuple[tuple[int, int] | None, bool]:
-        """The last row of a step, and whether more rows follow it."""
+        """Return the last row of a step, and whether more rows follow it."""
         condition = planning.in_window(self.options, chosen, at, Offset(until))
         order, skip = ("ORDER BY a.archive_xid, a.id", most - 1) if most else ("", 0)
         rows = self._connection.execute(

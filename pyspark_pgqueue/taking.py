@@ -1,4 +1,4 @@
-"""Takes messages of a queue for a batch, by the operations of every client."""
+"""Leases messages of a queue for a batch, with the operations that all clients use."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["Taken", "archived", "groups_of", "has_any_up_to", "newest", "take"]
 
 #: The most messages that one statement leases.
 CHUNK = 2_000
-#: Of a read with a limit in bytes: messages that are leased before their size is known.
+#: With a limit in bytes: the number of messages leased before any size is known.
 FIRST_CHUNK = 16
 
 
 @dataclass(frozen=True)
 class Taken:
-    """Deliveries of one queue in one batch, in a form that is short as text.
+    """Deliveries of one queue in one batch, in a compact text form.
 
     >>> told = Taken.of(7, [Receipt(1, 1, 5), Receipt(2, 1, 5), Receipt(9, 2, 5)])
     >>> told.parts
@@ -36,7 +36,7 @@ class Taken:
     """
 
     queue_id: int
-    #: How often and when they were delivered, and ranges of ids.
+    #: Texts like ``2@5:9``: the count and the time of a delivery, and ranges of message ids.
     parts: tuple[str, ...]
     #: Whether some of the messages belong to FIFO groups.
     grouped: bool = False
@@ -65,7 +65,7 @@ class Taken:
 
 def _ranges(ids: Sequence[int]) -> str:
     found = []
-    # Ids that follow one another are as far from their places.
+    # Consecutive ids differ from their indexes by the same number.
     for _, run in groupby(enumerate(ids), key=lambda pair: pair[1] - pair[0]):
         members = [pk for _, pk in run]
         found.append(str(members[0]) + (f"-{members[-1]}" if len(members) > 1 else ""))
@@ -75,10 +75,10 @@ def _ranges(ids: Sequence[int]) -> str:
 def take(queue: OpenQueue, vt: dt.timedelta, most: int, most_bytes: int | None = None) -> Taken:
     """Lease up to ``most`` messages, or until their bodies have ``most_bytes``.
 
-    Bytes are a soft limit: they are known when a message is leased. Of a group several are
-    leased at once, as long as none of them is in flight.
+    Bytes are a soft limit: a message's size is known only once it is leased. Several messages of a
+    FIFO group are leased at once, if none of the group is in flight.
     """
-    # Bodies are for the executors; here their sizes stand for them, if anything does.
+    # Only executors read the bodies. Here a limit in bytes needs their sizes.
     size = "NULL::jsonb" if most_bytes is None else "to_jsonb(octet_length(body::text))"
     message = (
         f"(SELECT id, enqueued_at, {size} AS body, NULL::jsonb AS headers, scheduled_at "
@@ -121,7 +121,7 @@ def has_any_up_to(queue: OpenQueue, pk: int) -> bool:
 
 
 def groups_of(queue: OpenQueue, receipts: Sequence[Receipt]) -> dict[int, str]:
-    """The groups of those messages that are in one."""
+    """Return the FIFO group of each message that has one, by id."""
     text = (
         f"SELECT id, group_key FROM {queue.message_table} "
         f"WHERE id = ANY(%(ids)s::bigint[]) AND group_key IS NOT NULL"
@@ -131,7 +131,7 @@ def groups_of(queue: OpenQueue, receipts: Sequence[Receipt]) -> dict[int, str]:
 
 
 def archived(queue: OpenQueue, receipts: Sequence[Receipt]) -> set[Receipt]:
-    """The receipts whose own delivery archived the message, as in a call whose answer was lost."""
+    """Return receipts whose delivery archived the message, as in a call whose answer was lost."""
     if not receipts:
         return set()
     archive = ddl.own_table("pgqueue_archive", queue.id)

@@ -155,7 +155,7 @@ def test_an_empty_batch_or_a_single_body_is_refused(refuse, orders, bodies, matc
     refuse(lambda: orders.send_batch(bodies), InvalidArgument, match)
 
 
-@pytest.mark.parametrize("name", ["headers", "group", "dedup_key"])
+@pytest.mark.parametrize("name", ["headers", "group", "unique"])
 @pytest.mark.parametrize("length", [0, 1, 3])
 def test_lists_of_another_length_than_the_bodies_are_refused(refuse, orders, name, length):
     values = [{"h": 1} if name == "headers" else f"key {n}" for n in range(length)]
@@ -201,7 +201,7 @@ def test_a_naive_datetime_is_refused_with_advice():
 
 
 @pytest.mark.parametrize("value", ["", "x" * 256, "a\x00", "\ud800", 7, True, b"k", ("k",)])
-@pytest.mark.parametrize("name", ["group", "dedup_key"])
+@pytest.mark.parametrize("name", ["group", "unique"])
 def test_a_bad_key_is_refused(refuse, orders, name, value):
     refuse(lambda: orders.send(1, **{name: value}), InvalidArgument, name)
 

@@ -70,7 +70,7 @@ def test_backwards_drops_all_of_the_queue(state):
     operation = CreateQueue("orders")
     forwards(operation, state)
     for number in range(3):
-        Message.objects.send("orders", number, group="g", dedup_key=str(number))
+        Message.objects.send("orders", number, group="g", unique=str(number))
     until = dt.datetime(2200, 1, 1, tzinfo=dt.timezone.utc)
     with connection.cursor() as cursor:
         bounds.add_bound(cursor, Queue.objects.get().pk, "pgqueue_message", until)
@@ -81,7 +81,7 @@ def test_backwards_drops_all_of_the_queue(state):
     assert LiveMessage.objects.count() == 0
     assert run_sql("SELECT relname FROM pg_class WHERE relname ~ 'pgqueue_.*_q[0-9]+'") == []
     assert run_sql("SELECT proname FROM pg_proc WHERE proname ~ 'pgqueue_.*_q[0-9]+'") == []
-    for table in ("group", "dedup"):
+    for table in ("group", "claim"):
         assert run_sql(f"SELECT count(*) FROM pgqueue_{table}") == [(0,)]
     backwards(operation, state)
 
@@ -105,7 +105,7 @@ def test_the_operation_names_its_arguments_for_a_squashed_migration():
         ({"max_deliveries": True}, "max_deliveries must be a whole number"),
         ({"retention": "30d"}, "retention must be seconds or a timedelta, not '30d'"),
         ({"retention": 0.5}, "retention must be at least a second"),
-        ({"dedup_window": -1}, "dedup_window must be at least a second"),
+        ({"unique_window": -1}, "unique_window must be at least a second"),
         ({"age_limit": 0}, "age_limit must be at least a second"),
         ({"notify": "yes"}, "notify must be True or False, not 'yes'"),
         ({"dead_letter_queue": "de ad"}, "dead_letter_queue must be the name of a queue"),

@@ -46,7 +46,7 @@ SOUGHT = {
     "celery": "moving_from_celery",
     "countdown": "operations",
     "cron": "schedules",
-    "deduplication": "dedup",
+    "deduplication": "once",
     "delay": "operations",
     "docker": "docker",
     "kubernetes": "docker",
@@ -58,7 +58,7 @@ SOUGHT = {
     "retry": "retries",
     "shutdown": "docker",
     "uninstall": "uninstall",
-    "unique": "dedup",
+    "unique": "once",
     "worker": "consumer",
 }
 

@@ -194,13 +194,13 @@ def test_a_planned_retry_and_a_lease_end(orders):
     assert 2 in [m.body for m in orders.read(qty=5)]
 
 
-def test_a_dedup_key_ends(orders):
-    first = orders.send(1, dedup_key="k")
-    assert orders.send(2, dedup_key="k") == first
+def test_a_unique_key_ends(orders):
+    first = orders.send(1, unique="k")
+    assert orders.send(2, unique="k") == first
 
     travel(HOUR)
 
-    assert orders.send(3, dedup_key="k") != first
+    assert orders.send(3, unique="k") != first
 
 
 def test_schedules_send_what_became_due(orders, own_handlers):

@@ -1,4 +1,4 @@
-"""Queues, messages and the archive in Django's admin: to look at, and to settle by hand.
+"""Pages for queues, messages and the archive in Django's admin.
 
 The cost of a page does not grow with the number of messages: each count, sort and search uses an
 index or has a limit.

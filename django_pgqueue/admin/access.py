@@ -1,4 +1,4 @@
-"""Which queues a request may see. Every page of the admin asks this module."""
+"""The queues that a request may see. Every page of the admin uses these functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["allowed", "queues_for"]
 
 
 def queues_for(request: HttpRequest) -> QuerySet[Queue]:
-    """The queues that the request may see: all, or those that the ``QUEUES_FOR`` hook returns.
+    """Return the queues that the request may see: all, or those of the ``QUEUES_FOR`` hook.
 
     >>> PGQUEUE = {"QUEUES_FOR": "shop.access.queues_for"}
     """
@@ -23,7 +23,7 @@ def queues_for(request: HttpRequest) -> QuerySet[Queue]:
 
 
 def allowed(request: HttpRequest) -> dict[int, str] | None:
-    """The names of the visible queues by id, or None for all queues. Cached on the request."""
+    """Return the visible queues' names by id, or None for all queues. Cached on the request."""
     if settings.QUEUES_FOR is None:
         return None
     known = getattr(request, "pgqueue_allowed", None)

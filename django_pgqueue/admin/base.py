@@ -38,7 +38,7 @@ __all__ = [
 #: Maximum number of rows that a list counts, pages through and acts on.
 CAP = 10_000
 
-#: Whether the admin's own templates write breadcrumbs as a list.
+#: Whether Django's admin templates write breadcrumbs as a list.
 CRUMBS_ARE_A_LIST = django.VERSION >= (6, 1)
 
 
@@ -52,12 +52,12 @@ class CappedPaginator(generic.Paginator):
 
 
 def column(name: Any, value: Callable[[Any], Any], ordering: str | None = None) -> Any:
-    """A column of a list: its name, the function of its values, and the field that sorts it."""
+    """Make a list column from its name, a function of the object, and the field to sort by."""
     return staticmethod(admin.display(description=name, ordering=ordering)(value))
 
 
 class PageAdmin(generic.ModelAdmin):
-    """Queries the database once per page, not once per cell."""
+    """The base of our model admins. Queries the database once per page, not once per cell."""
 
     paginator = CappedPaginator
     change_list_template = "admin/django_pgqueue/list.html"
@@ -65,8 +65,7 @@ class PageAdmin(generic.ModelAdmin):
     show_full_result_count = False
     show_facets = ShowFacets.NEVER
     list_per_page = 50
-    #: The pages in place of Django's list and of its form, if any, and further pages.
-    #: See :class:`Page`.
+    #: Pages that replace Django's list and its form, if any, and additional pages.
     list_page: type[Page] | None = None
     change_page: type[Page] | None = None
     pages: Sequence[type[Page]] = ()
@@ -80,9 +79,7 @@ class PageAdmin(generic.ModelAdmin):
         if self.list_page is not None:
             return self.show(request, self.list_page, extra_context)
         if any("\x00" in text for values in request.GET.lists() for text in values[1]):
-            raise SuspiciousOperation(
-                "the address has a NUL character: PostgreSQL has no such text"
-            )
+            raise SuspiciousOperation("the URL has a NUL character, which PostgreSQL cannot store")
         return self._list(request, extra_context)
 
     @patiently
@@ -120,7 +117,7 @@ class PageAdmin(generic.ModelAdmin):
         extra: dict[str, Any] | None = None,
         **given: Any,
     ) -> HttpResponse:
-        """A page's answer, if the user has the permission that the page requires."""
+        """Return a page's response. Raise PermissionDenied if the user may not see the page."""
         if page.is_post and request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         if not page.permits(self, request):
@@ -148,21 +145,21 @@ class PageAdmin(generic.ModelAdmin):
         return super().render_change_form(request, told, *args, **kwargs)
 
     def heading(self, obj: Any) -> str:
-        """The heading of an object's form."""
+        """Return the heading of an object's form."""
         return capfirst(f"{self.opts.verbose_name} {obj}")
 
     def tools(self, request: HttpRequest, obj: Any) -> list[tuple[str, str]]:
-        """Labels and URLs of the links beside the heading of an object's form."""
+        """Return labels and URLs of the links beside the heading of an object's form."""
         return [(_("History"), self.url(f"{self.opts.model_name}_history", obj.pk))]
 
     def queues(self, request: HttpRequest) -> models.QuerySet[Queue]:
-        """The queues that this request may see."""
+        """Return the queues that this request may see."""
         return queues_for(request)
 
     def with_nav(
         self, request: HttpRequest, context: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """The template context with navigation links to our pages that this user may see."""
+        """Return the context with navigation links to those of our pages that the user may see."""
         pages = [
             (_("Queues"), Queue, "queue_changelist"),
             (_("Messages"), Message, "message_changelist"),
@@ -188,7 +185,7 @@ class PageAdmin(generic.ModelAdmin):
         }
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
-        """Allow only this list's own filters: other lookups could read the whole table."""
+        """Return whether the list offers this filter. Other lookups could read the whole table."""
         offered = set()
         for each in self.get_list_filter(request):
             if isinstance(each, type) and issubclass(each, admin.SimpleListFilter):
@@ -198,7 +195,7 @@ class PageAdmin(generic.ModelAdmin):
         return lookup in offered
 
     def url(self, name: str, /, *args: object, **query: object) -> str:
-        """The URL of one of our pages, or "" if this site does not have it."""
+        """Return the URL of one of our pages, or "" if this site does not have it."""
         route = f"admin:django_pgqueue_{name}"
         try:
             return reverse(route, args=args, query=query, current_app=self.admin_site.name)
@@ -208,7 +205,7 @@ class PageAdmin(generic.ModelAdmin):
     def render_page(
         self, request: HttpRequest, template: str, context: dict[str, Any]
     ) -> TemplateResponse:
-        """A page of our own within the admin."""
+        """Return a page that renders one of our templates within the admin."""
         request.current_app = self.admin_site.name
         return TemplateResponse(
             request,
@@ -224,11 +221,11 @@ class PageAdmin(generic.ModelAdmin):
         )
 
     def message_link(self, pk: int, queue_id: int) -> str:
-        """A link to a message. It names the queue: a look-up by id alone asks all partitions."""
+        """Return a link to a message. It names the queue, or all partitions would be searched."""
         return linked(self.url("message_change", pk), pk, queue=queue_id)
 
     def queue_link(self, pk: object, name: object) -> str:
-        """A link to a queue's page."""
+        """Return a link to a queue's page."""
         return linked(self.url("queue_overview", pk), name)
 
 
@@ -252,7 +249,7 @@ class ReadOnlyAdmin(RecordAdmin):
         return self.may(request, "view")
 
     def may(self, request: HttpRequest, action: str) -> bool:
-        """Whether the user has the model permission for this action, such as ``view``."""
+        """Return whether the user has the model permission for this action, such as ``view``."""
         return request.user.has_perm(f"{self.opts.app_label}.{action}_{self.opts.model_name}")
 
     def get_queryset(self, request: HttpRequest) -> models.QuerySet[Any]:

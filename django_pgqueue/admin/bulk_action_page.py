@@ -1,4 +1,4 @@
-"""The admin of bulk actions: the list, and the page that drives one."""
+"""The admin of bulk actions: their list, and the page that runs one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["BulkActionAdmin"]
 
 
 class BulkActionPage(Page):
-    """One bulk action. The page runs the steps if the user may do this action."""
+    """The page of one bulk action. While open, it runs steps if the user may do the action."""
 
     template = "bulk_action"
 
@@ -68,7 +68,7 @@ class _StepPage(Page):
 
     @classmethod
     def permits(cls, owner: PageAdmin, request: HttpRequest) -> bool:
-        return True  # answer() asks for the permission of the action's kind
+        return True  # answer() checks the permission for the kind of action.
 
     def answer(self, pk: int) -> HttpResponse:
         bulk_action = get_object_or_404(self.owner.get_queryset(self.request), pk=pk)
@@ -122,7 +122,7 @@ class ResumePage(_StepPage):
 
 @admin.register(BulkAction)
 class BulkActionAdmin(RecordAdmin):
-    """Bulk actions: how far each is, and how many messages it changed."""
+    """The list of bulk actions, with their progress and the number of changed messages."""
 
     list_display = [
         *("id", "action", "in_queue", "state_now", "progress", "changed", "who", "begun_at"),

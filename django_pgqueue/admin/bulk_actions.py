@@ -1,8 +1,8 @@
 """Actions on messages: in one transaction for few messages, in steps for more.
 
-A *question* is the confirmation page, an *answer* its form. An answer counts once: a double click
-or a page sent again starts nothing. An action on more than ``AT_ONCE`` messages is a bulk action:
-the request commits it, then does its first steps. Its page shows an error of a step.
+A *question* is the confirmation page, an *answer* its submitted form. An answer acts once: a
+double click or a form that is sent again does nothing. An action on more than ``AT_ONCE`` messages
+is a bulk action: the request commits it, then runs its first steps. Its page shows a step's error.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ AT_ONCE = 50
 NOT_TYPED = gettext_lazy("Nothing was changed: type the name of the queue to confirm.")
 #: The confirmation page warns of identical bulk actions that are younger than this.
 RECENT = dt.timedelta(hours=1)
-#: Seconds that a request spends on steps: the first request, and each refresh of the action's page.
+#: Seconds that one request spends on steps: the starting request, or a refresh of the page.
 SECONDS = 1.0
-#: How many queues or messages a sentence names.
+#: Maximum number of queues that a question names.
 NAMED = 5
 
 STATES = {
@@ -137,12 +137,12 @@ WORDS = {
 DELETING = (Kind.DELETE, Kind.PURGE, Kind.DISCARD)
 #: Actions that skip messages in flight unless the user includes them.
 HELD = (Kind.READABLE, Kind.CANCEL, Kind.DELETE, Kind.PURGE)
-#: Actions with a choice of target queue and a rate limit.
+#: Actions that offer a target queue and a rate limit.
 SENT = (Kind.REDRIVE, Kind.REPLAY)
 
 
 class Targets(Protocol):
-    """The messages of an action: a search's, a queue's backlog, or a group of failures."""
+    """The messages of an action: search results, a queue's backlog, or a group of failures."""
 
     def extents(self, *, using: str) -> dict[int, Extent]: ...
 
@@ -159,7 +159,7 @@ class Job(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """The messages of one queue that an answer chose."""
+    """A job's messages in one queue."""
 
     job: Job
     queue: Queue
@@ -168,11 +168,11 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True)
 class Asked:
-    """The time of the question, and for each job the number of messages and their highest id."""
+    """A question's time and id, and the count and highest id of each job's messages, by queue."""
 
     at: dt.datetime
     extents: list[dict[int, Extent]]
-    #: The question's id. Repeated answers carry the same one.
+    #: The question's id. An answer that is sent twice has the same id.
     question: UUID
 
     @classmethod
@@ -183,7 +183,7 @@ class Asked:
 
     @classmethod
     def from_text(cls, text: str, jobs: Sequence[Job]) -> Asked:
-        """Parse what :meth:`as_text` wrote. Raises SuspiciousOperation if invalid."""
+        """Parse the output of :meth:`as_text`. Raise SuspiciousOperation if the text is invalid."""
         try:
             told = json.loads(text)
             extents = [
@@ -194,7 +194,7 @@ class Asked:
                 raise ValueError("another question")
             return cls(dt.datetime.fromisoformat(told["at"]), extents, UUID(told["question"]))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise SuspiciousOperation("not an answer to a question") from error
+            raise SuspiciousOperation("the form's field 'asked' is invalid") from error
 
     def as_text(self) -> str:
         told = {"at": self.at.isoformat(), "extents": self.extents, "question": str(self.question)}
@@ -204,7 +204,7 @@ class Asked:
         return sum(extent.number for each in self.extents for extent in each.values())
 
     def messages(self, jobs: Sequence[Job], using: str) -> Iterator[tuple[Job, int, list[int]]]:
-        """The ids by job and queue. Messages sent after the question are left out."""
+        """Yield job, queue id and message ids, without messages sent after the question."""
         for job, extents in zip(jobs, self.extents, strict=True):
             for pk, ids in job.targets.gather(self.at, using=using).items():
                 extent = extents.get(pk, Extent(0, 0))
@@ -214,7 +214,7 @@ class Asked:
 
 
 class ActionForm(forms.Form):
-    """The options on a question's form."""
+    """The options on the confirmation page."""
 
     in_flight = forms.BooleanField(
         required=False, label=gettext_lazy("Also messages in flight, which a consumer holds")
@@ -242,7 +242,7 @@ class ActionForm(forms.Form):
             del self.fields["to"], self.fields["rate"]
 
     def values(self) -> dict[str, Any]:
-        """The chosen options, as field values of a BulkAction."""
+        """Return the chosen options as field values of a BulkAction."""
         given = self.cleaned_data
         to = given.get("to")
         return {
@@ -253,24 +253,24 @@ class ActionForm(forms.Form):
 
 
 def may(request: HttpRequest, kind: Kind) -> bool:
-    """Whether the user has the permission for this kind of action."""
+    """Return whether the user has the permission for this kind of action."""
     return request.user.has_perm(f"django_pgqueue.{WORDS[kind].permission}")
 
 
 @dataclass
 class Action:
-    """A request for an action: asks for confirmation where needed, then acts."""
+    """Handles a request for an action: asks for confirmation where needed, then acts."""
 
     page: PageAdmin
     request: HttpRequest
     jobs: Sequence[Job]
-    back: str  # the address to return to
-    #: Hidden fields of the question's form, which is posted to the same address.
+    back: str  # The URL to return to.
+    #: Hidden fields of the confirmation form. The form is posted to the current URL.
     fields: Mapping[str, str] = field(default_factory=dict)
     title: str = ""
-    about: str = ""  # a sentence of the question: the error that the messages share
-    typed: str = ""  # a name that the user must type to confirm
-    ask: bool = False  # even if the messages are few and the action can be undone
+    about: str = ""  # Text above the question, such as the messages' common error.
+    typed: str = ""  # The name that the user must type to confirm.
+    ask: bool = False  # Whether to ask even for a few messages and an undoable action.
 
     @cached_property
     def using(self) -> str:
@@ -282,7 +282,7 @@ class Action:
         return {queue.pk: queue for queue in queues_for(self.request)}
 
     def answer(self) -> HttpResponse:
-        """The next page: the question, or the result of the action."""
+        """Return the next page: the question, or the result of the action."""
         if not all(may(self.request, job.kind) for job in self.jobs):
             raise PermissionDenied
         kinds, given = {job.kind for job in self.jobs}, self.request.POST
@@ -319,8 +319,8 @@ class Action:
                 done = [act(each, values) for each in chosen]
         except (Error, PgQueueError) as error:
             if is_lost(self.using):
-                raise  # the commit may have succeeded
-            if known := self._answered(question):  # another request with this answer was first
+                raise  # The commit may have succeeded.
+            if known := self._answered(question):  # Another request sent this answer first.
                 return self._repeated(known)
             self._tell(_("Nothing was changed: %s") % cut(str(error), 500), messages.ERROR)
             return HttpResponseRedirect(self.back)
@@ -334,7 +334,7 @@ class Action:
         self.page.message_user(self.request, told, level)
 
     def _answered(self, question: UUID | None) -> list[BulkAction]:
-        """The bulk actions that an earlier answer to this question started."""
+        """Return the bulk actions that an earlier answer to this question started."""
         if question is None:
             return []
         return list(BulkAction.objects.using(self.using).filter(question=question))
@@ -345,7 +345,7 @@ class Action:
         return self._shown(bulk_actions)
 
     def _shown(self, bulk_actions: Sequence[BulkAction]) -> HttpResponse:
-        """Redirect to the bulk actions; if the user may not see these, back with messages."""
+        """Redirect to the bulk actions, or back with messages if the user may not see them."""
         site = self.page.admin_site
         if site.is_registered(BulkAction):
             owner: Any = site.get_model_admin(BulkAction)
@@ -395,7 +395,7 @@ class Action:
         return str(WORDS[job.kind].question) % {"messages": counted(count), "queues": queues}
 
     def _recent(self, asked: Asked) -> Iterator[BulkAction]:
-        """Running and recent bulk actions with the same action and filter, for a warning."""
+        """Yield running and recent bulk actions of the same kind and filter, for a warning."""
         for job, extents in zip(self.jobs, asked.extents, strict=True):
             same = BulkAction.objects.filter(
                 queue__in=[pk for pk in extents if pk in self.queues],
@@ -407,7 +407,7 @@ class Action:
             ).order_by("pk")[:10]
 
     def _at_once(self, chosen: Chosen, values: Mapping[str, Any]) -> BulkAction:
-        """Act in this transaction. The BulkAction row keeps a repeated answer from acting again."""
+        """Act in the current transaction. A saved BulkAction makes a repeated answer do nothing."""
         job, queue, ids = chosen
         bulk_action = BulkAction(
             queue=queue,
@@ -442,7 +442,7 @@ class Action:
 
     @staticmethod
     def _copies(bulk_action: BulkAction, ids: Sequence[int], last: int) -> list[Message]:
-        """The copies of these messages that a replay has just sent, with ids above ``last``."""
+        """Return the copies that a replay has just sent: those with ids above ``last``."""
         name = bulk_action.target or bulk_action.queue_name
         rows = Message.objects.using(bulk_action.queue.alias).filter(
             queue=Queue.objects.resolve(name, bulk_action.queue.alias),
@@ -477,7 +477,7 @@ class Action:
 
 
 def drive(bulk_actions: Sequence[BulkAction], using: str) -> None:
-    """Run the next steps. After a lost connection, later requests or consumers continue."""
+    """Run steps for ``SECONDS``. After a database error, later requests or consumers continue."""
     try:
         only = [bulk_action.pk for bulk_action in bulk_actions]
         BulkAction.objects.drive(SECONDS, using=using, only=only)
@@ -488,7 +488,7 @@ def drive(bulk_actions: Sequence[BulkAction], using: str) -> None:
 
 
 def progress(bulk_action: BulkAction) -> str:
-    """How many messages were changed or skipped."""
+    """Return the number of changed and skipped messages as text: "5 of 20 messages"."""
     return _("%(done)s of %(count)s messages") % {
         "done": number(bulk_action.done + bulk_action.passed),
         "count": number(bulk_action.count),
@@ -510,7 +510,7 @@ def _told(bulk_action: BulkAction) -> str:
 
 
 def logged(bulk_action: BulkAction, what: str) -> str:
-    """The text of the queue's log."""
+    """Return the text about a bulk action for the queue's history in the admin."""
     return _("%(title)s, %(messages)s up to id %(highest)s: bulk action %(pk)s %(what)s.") % {
         "title": WORDS[Kind(bulk_action.kind)].title,
         "messages": counted(bulk_action.count),
@@ -521,7 +521,7 @@ def logged(bulk_action: BulkAction, what: str) -> str:
 
 
 def log_end(bulk_action: BulkAction, **kwargs: Any) -> None:
-    """Receiver of ``bulk_action_ended``: log the end in the admin's history of the queue."""
+    """Log the end in the queue's history in the admin. Receives ``bulk_action_ended``."""
     if not bulk_action.user_id:
         return
     with transaction.atomic(using=router.db_for_write(LogEntry)):

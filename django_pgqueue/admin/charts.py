@@ -19,7 +19,7 @@ __all__ = ["Chart", "Line", "count_of", "spark_paths"]
 WIDTH, HEIGHT = 480, 180
 LEFT, RIGHT, TOP, BOTTOM = 52, 8, 10, 24
 LABELS = 6
-#: Seconds between two labels of the x axis.
+#: The possible distances between labels of the x axis, in seconds.
 STEPS = (
     300,
     600,
@@ -43,7 +43,7 @@ class Line:
     name: str
     values: Values
     look: str
-    #: Whether a value is a sum over its span, so that the value of an unfinished span is too low.
+    #: Whether values are sums over spans. If so, an unfinished span's value is not drawn.
     adds: bool = False
 
 
@@ -56,9 +56,9 @@ class Chart:
     moments: Sequence[dt.datetime]
     seconds: int
     lines: Sequence[Line]
-    form: Callable[[float], str]  # formats a value
-    whole: bool = False  # values are whole numbers
-    running: bool = False  # the last span is not over yet
+    form: Callable[[float], str]  # Formats a value.
+    whole: bool = False  # Whether values are whole numbers.
+    running: bool = False  # Whether the last span is unfinished.
 
     def __post_init__(self) -> None:
         self.width, self.height = WIDTH, HEIGHT
@@ -70,7 +70,7 @@ class Chart:
         self.step = (self.right - self.left) / max(len(self.moments), 1)
 
     def x(self, place: int) -> float:
-        """The x coordinate of the middle of a span."""
+        """Return the x coordinate of the middle of a span."""
         return round(self.left + (place + 0.5) * self.step, 1)
 
     def y(self, value: float) -> float:
@@ -103,7 +103,7 @@ class Chart:
                 "M" + "L".join(f"{self.x(place)} {y}" for place, y in run) for run in runs
             )
             alone = [(self.x(run[0][0]), run[0][1]) for run in runs if len(run) == 1]
-            # A filled series is a count: it has a value in each span, so its area has no gaps.
+            # A filled series has a value in each span, so its area has no gaps.
             end = f"V{self.bottom}H{self.x(0)}Z"
             area = path + end if "filled" in line.look and len(drawn) > 1 else ""
             found.append({"line": line, "path": path, "area": area, "alone": alone})
@@ -115,7 +115,7 @@ class Chart:
 
     @property
     def labels(self) -> list[tuple[float, str]]:
-        """Labels of the x axis, at round times: of the day, or days if the chart is longer."""
+        """Labels of the x axis: round times of day, or dates in a long chart."""
         step = next((s for s in STEPS if len(self.moments) * self.seconds / s < LABELS), STEPS[-1])
         found = []
         for place, moment in enumerate(self.moments):
@@ -131,7 +131,7 @@ class Chart:
 
     @property
     def columns(self) -> list[dict[str, Any]]:
-        """For each span its position, its start, and the text of its tooltip."""
+        """A dict per span: its x coordinate, start, values and tooltip."""
         found = []
         for place, moment in enumerate(self.moments):
             values = [line.values[place] for line in self.lines]
@@ -153,7 +153,7 @@ class Chart:
 
 
 def _runs(values: Values) -> list[list[tuple[int, float]]]:
-    """The series as (index, value) pairs, split where values are missing."""
+    """Split a series where values are missing. Return lists of (index, value) pairs."""
     runs: list[list[tuple[int, float]]] = [[]]
     for place, value in enumerate(values):
         if value is None:
@@ -164,7 +164,7 @@ def _runs(values: Values) -> list[list[tuple[int, float]]]:
 
 
 def spark_paths(series: Sequence[Sequence[float]], width: int = 120, height: int = 24) -> list[str]:
-    """The SVG paths of sparklines of one scale, for a table cell."""
+    """Return the SVG paths of a table cell's sparklines, all in one scale."""
     most = max((max(values, default=0) for values in series), default=0) or 1
     return [
         "M"
@@ -178,7 +178,7 @@ def spark_paths(series: Sequence[Sequence[float]], width: int = 120, height: int
 
 
 def ticks(most: float, *, whole: bool = False, timed: bool = False) -> list[float]:
-    """Round numbers from zero to the first that is not below the largest value.
+    """Return round numbers from zero up to the first that reaches the largest value.
 
     >>> ticks(7.2), ticks(0)
     ([0.0, 2.0, 4.0, 6.0, 8.0], [0.0, 1.0])
@@ -193,13 +193,13 @@ def ticks(most: float, *, whole: bool = False, timed: bool = False) -> list[floa
         step = next(
             part * power for part in (0.2, 0.25, 0.5, 1.0, 2.0) if most / (part * power) <= 5
         )
-        if not timed:  # labels have two decimals
+        if not timed:  # Labels show two decimals.
             step = max(step, 1.0 if whole else 0.01)
     return [step * number for number in range(math.ceil(most / step - 1e-9) + 1)]
 
 
 def count_of(value: float) -> str:
-    """A number in a few characters, for an axis label.
+    """Format a number in a few characters, for an axis label.
 
     >>> count_of(950), count_of(15_000), count_of(2_000_000), count_of(0.25), count_of(6.5e-05)
     ('950', '15,000', '2M', '0.25', '< 0.01')

@@ -1,4 +1,4 @@
-"""One message with its headers and the beginning of its body."""
+"""Finds a message with the beginning of its body, and formats JSON."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["find_message", "is_large", "pretty"]
 
 
 def find_message(request: HttpRequest, pk: object) -> Any:
-    """The message in the queue that the address names, or else in any queue that the user may see.
+    """Find a message in the URL's queue, or else in any queue that the user may see.
 
-    It has its queue, and ``text`` and ``length``: the body as JSON text, cut after ``LONGEST``
-    characters, and the length of the whole text. None if there is no such message.
+    Returns None if there is no such message. The message has the attributes ``text``, the body as
+    JSON text cut after ``LONGEST`` characters, and ``length``, the length of the whole text.
     """
     if not is_number(str(pk), 2**63):
         return None
@@ -49,7 +49,7 @@ def find_message(request: HttpRequest, pk: object) -> Any:
 
 
 def is_large(message: Any) -> bool:
-    """Whether the body of a found message is too large to edit."""
+    """Return whether the body is too large to edit. The message is from :func:`find_message`."""
     if (message.length or 0) <= LONGEST:
         with suppress(*UNREADABLE):
             mask(json.loads(message.text or "null"))
@@ -58,14 +58,14 @@ def is_large(message: Any) -> bool:
 
 
 def pretty(text: str | None, length: int | None = None) -> str:
-    """JSON as an indented ``<pre>`` block. Large texts are cut, and secrets masked.
+    """Format JSON as an indented ``<pre>`` block. Cut large texts, and mask secrets.
 
     ``length`` is the length of the whole text, if ``text`` is only its beginning.
     """
     if text is None:
         return EMPTY
     if (length or 0) <= LONGEST:
-        with suppress(*UNREADABLE):  # shown as it is
+        with suppress(*UNREADABLE):  # Unreadable: show it unindented.
             text = json.dumps(mask(json.loads(text)), indent=2, ensure_ascii=False)
             return preformatted(text)
     return preformatted(mask_text(text), length)

@@ -27,11 +27,11 @@ __all__ = [
     ),
 ]
 
-#: Messages that are counted for a lake: more are shown as this many.
+#: Maximum number of messages counted for a lake.
 MOST_COUNTED = 10_000
 _ERROR = 200
 
-#: Whether a session works at a run: one that failed in its process has no session.
+#: Whether a database session still works on the run. A run whose process died has no session.
 IS_RUNNING: Any = RawSQL(
     lakes.is_running("(SELECT path FROM pgqueue_lake WHERE id = pgqueue_export_run.lake_id)"),
     (),
@@ -40,7 +40,7 @@ IS_RUNNING: Any = RawSQL(
 
 
 def may_see(queues: Iterable[str], seen: Collection[str] | None) -> bool:
-    """Whether a user may see a lake: all of its ``queues`` are among the ``seen`` ones.
+    """Return whether a user may see a lake: only if all of its ``queues`` are in ``seen``.
 
     A lake without a list takes every queue. ``seen`` is None if the user may see all queues.
     """
@@ -49,7 +49,7 @@ def may_see(queues: Iterable[str], seen: Collection[str] | None) -> bool:
 
 
 def state_of_run(run: Any) -> Any:
-    """The state of a run with the annotation ``running``, and why it failed."""
+    """Return a run's state, with the error if it failed. The run has the annotation ``running``."""
     if run.state == ExportRun.State.DONE:
         return _("done")
     if run.resumed_by_id is not None:
@@ -61,7 +61,7 @@ def state_of_run(run: Any) -> Any:
 
 
 def state_of_lake(lake: LakeHealth) -> str:
-    """Whether a lake's exports succeed."""
+    """Return the state of a lake's exports: running, failed, done or "-"."""
     if lake.running:
         return _("running")
     if lake.failures:
@@ -70,14 +70,14 @@ def state_of_lake(lake: LakeHealth) -> str:
 
 
 def behind(lake: LakeHealth) -> str:
-    """How many messages a lake lacks, and since when."""
+    """Return as text how many messages a lake lacks, and for how long."""
     if not lake.behind:
         return "0"
     return f"{number(lake.behind, lake.behind < MOST_COUNTED)}, {age(lake.seconds)}"
 
 
 def problems(using: str, seen: Collection[str] | None) -> Iterator[tuple[str, bool, str]]:
-    """Lakes whose exports fail or are late: the path, whether exports fail, and details.
+    """Yield each lake whose exports fail or are late: its path, whether they fail, details.
 
     ``seen`` are the names of the queues that the user may see; None: all.
     """

@@ -26,7 +26,7 @@ __all__ = ["ExportRunAdmin", "LakeAdmin"]
 
 
 def _lakes_for(request: HttpRequest) -> list[int]:
-    """Ids of the lakes whose queues the user may all see."""
+    """Return the ids of the lakes that the user may see."""
     seen = allowed(request)
     names = None if seen is None else seen.values()
     return [
@@ -55,20 +55,20 @@ class LakeForm(generic.ModelForm):
 
 
 def _add_health(rows: Sequence[Any]) -> None:
-    """Attach the health of each lake's exports."""
+    """Set ``health``, the state of its exports, on each lake."""
     found = {each.path: each for each in lakes.health(rows[0]._state.db, MOST_COUNTED)}
     for lake in rows:
         lake.health = found.get(lake.path)
 
 
 def _health_column(name: Any, value: Callable[[LakeHealth], str]) -> Any:
-    """A column that shows the health of a lake's exports, if it is known."""
+    """Make a column that shows ``value(lake.health)``, or "-" if the health is unknown."""
     return column(name, lambda lake: EMPTY if lake.health is None else value(lake.health))
 
 
 @admin.register(Lake)
 class LakeAdmin(PageAdmin):
-    """The lakes that the archive is exported to. An export creates them; users edit settings."""
+    """Lakes, to which the archive is exported. Exports create them; users edit their settings."""
 
     form = LakeForm
 
@@ -108,7 +108,7 @@ class LakeAdmin(PageAdmin):
 
 @admin.register(ExportRun)
 class ExportRunAdmin(RecordAdmin):
-    """The runs of the export: messages, duration, and whether they were verified."""
+    """The runs of the export job, with their messages, duration and verification."""
 
     list_display = [
         *("id", "lake", "kind", "standing", "rows", "files", "size", "began", "took", "verified"),

@@ -20,8 +20,8 @@ from django_pgqueue.models import Queue
 __all__ = ["WINDOWS", "Example", "Failures", "Group", "Members", "Window"]
 
 
-#: For more queues, their ids are hidden from the planner. It plans the partitions of visible ids
-#: only, but compares each partition with each id: 36 s for 6,000.
+#: Above this number of queues, ids are hidden from the planner. For visible ids it skips other
+#: queues' partitions, but compares each id with each partition: 36 s for 6,000 ids.
 LISTED = 200
 
 
@@ -29,7 +29,7 @@ ERROR = compose("failures/error", {}, __package__)
 
 
 class Window(NamedTuple):
-    """The time that a page of failures looks back, and the spans that its trends count by."""
+    """The period that a page of failures shows, and the length of one step of its trends."""
 
     length: dt.timedelta
     span: dt.timedelta
@@ -43,18 +43,18 @@ WINDOWS = {
 
 
 class Group(NamedTuple):
-    """Failures of one kind."""
+    """The failures of one kind."""
 
     kind: int
     number: int
     dead: int
     first: dt.datetime
     last: dt.datetime
-    sources: list[int]  # the queues that they failed in
-    spans: list[list[int]]  # the start of a span in seconds since 1970, and a count
-    example: list[int]  # the id of a message, and of the queue that it is in
-    every: int  # the number of all groups
-    line: str  # of the example's error
+    sources: list[int]  # Ids of the failures' queues.
+    spans: list[list[int]]  # Pairs of a span's start, in epoch seconds, and a count.
+    example: list[int]  # An example message's id, and its queue's id.
+    every: int  # The number of all groups.
+    line: str  # The first line of the example's error.
     frame: str | None
 
     @property
@@ -79,7 +79,7 @@ class Failures:
     """The failures of some queues within a window, optionally of one kind or source queue."""
 
     queues: Sequence[int]
-    dead_letters: Sequence[int]  # the queues that take dead letters
+    dead_letters: Sequence[int]  # Ids of dead-letter queues.
     window: Window
     using: str
     source: int | None = None
@@ -87,21 +87,21 @@ class Failures:
 
     @classmethod
     def of(cls, request: HttpRequest, window: Window, source: int | None = None) -> Failures:
-        """The failures that the request may see."""
+        """Return the failures in all queues that the request may see."""
         own = sorted(queues_for(request).values_list("pk", flat=True))
-        # Dead-letter queues count as such even if the user may not see their sources.
+        # A dead-letter queue is included even if the user may not see its source queues.
         using = Queue.objects.database()
         dead = Queue.objects.using(using).filter(dead_letter_queue__in=own)
         into = set(dead.values_list("dead_letter_queue_id", flat=True))
         return cls(own, sorted(into), window, using, source)
 
     def groups(self, most: int) -> list[Group]:
-        """The largest groups, the largest first."""
+        """Return the ``most`` largest groups, the largest first."""
         params = {"span": self.window.span, "most": most}
         return [Group(*row) for row in self.ask("failures/groups", params)]
 
     def trend(self, group: Group) -> list[int]:
-        """The number of a group's failures in each span of the window, the oldest first."""
+        """Return a group's failures per span of the window, the oldest span first."""
         counts: Counter[int] = Counter()
         for start, count in group.spans:
             counts[start] += count
@@ -111,22 +111,22 @@ class Failures:
         return [counts[last - back * span] for back in reversed(range(number + 1))]
 
     def examples(self, most: int) -> list[Example]:
-        """The last messages that failed."""
+        """Return the ``most`` messages that failed last."""
         return [Example(*row) for row in self.ask("failures/examples", {"most": most})]
 
     def sent_again(self) -> int:
-        """How many failed messages were sent again. No group has them."""
+        """Return the number of failed messages that were sent again. They belong to no group."""
         return int(self.ask("failures/sent_again")[0][0])
 
     def members(self, what: str, params: Mapping[str, Any]) -> dict[int, tuple[Any, ...]]:
-        """An aggregate of a group's messages, by queue."""
+        """Return the SQL aggregate ``what`` over a group's messages, by queue id."""
         found = self.ask("failures/members", params, what=what)
         return {pk: tuple(rest) for pk, *rest in found}
 
     def ask(
         self, name: str, params: Mapping[str, Any] | None = None, **names: object
     ) -> list[tuple[Any, ...]]:
-        """The rows of a statement about these failures, or about their counts."""
+        """Run a named statement about these failures, or about their counts. Return its rows."""
         values: dict[str, Any] = {
             "queues": list(self.queues),
             "dead": list(self.dead_letters),
@@ -142,7 +142,7 @@ class Failures:
 
 
 def _any(name: str, ids: Sequence[int]) -> str:
-    """SQL for the queues of a parameter."""
+    """Return SQL that matches the ids in the parameter ``name``. See ``LISTED``."""
     if len(ids) <= LISTED:
         return f"ANY(%({name})s::int[])"
     return f"ANY(ARRAY(SELECT unnest(%({name})s::int[])))"

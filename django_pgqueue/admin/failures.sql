@@ -1,7 +1,7 @@
 -- Failures that need attention: failed messages that were not sent again, and dead letters that are still
--- in their dead-letter queue. Their indexes have all that is read of them, except for the errors.
+-- in their dead-letter queue. All columns but the errors are read from indexes.
 
--- {failures/open}: those of a window, and if given, of one kind and of one source queue
+-- {failures/open}: the failures in a window, optionally of one kind or one source queue
 SELECT id, queue_id, queue_id AS source_id, archived_at AS at, failure AS kind, false AS dead
 FROM pgqueue_archive
 WHERE state = 'FAILED' AND failure IS NOT NULL AND queue_id = {of_queues}
@@ -20,7 +20,7 @@ WHERE headers ? 'x-dead-letter' AND queue_id = {of_dead}
                   WHERE a.queue_id = {of_dead} AND a.queue_id = m.queue_id
                     AND a.id = m.id AND a.enqueued_at = m.enqueued_at)
 
--- {failures/groups}: the largest groups, with their counts by span of time, and an example
+-- {failures/groups}: the largest groups, each with its counts per time span and an example message
 WITH counted AS MATERIALIZED (
     SELECT kind, source_id, queue_id, dead, date_bin(%(span)s::interval, at, timestamptz 'epoch') AS span,
            count(*) AS number, min(at) AS first, max(at) AS last, max(id) AS id
@@ -37,30 +37,30 @@ SELECT g.kind, g.number, g.dead, g.first, g.last, g.sources, g.spans, g.example,
 FROM groups g CROSS JOIN LATERAL ({error}) e
 ORDER BY g.number DESC, g.kind
 
--- {failures/error}: the error of the example g.example
+-- {failures/error}: the error of the example message, g.example (its id and its queue's id)
 SELECT coalesce(
     (SELECT a.error FROM pgqueue_archive a
      WHERE a.id = g.example[1] AND a.queue_id = g.example[2] AND a.state = 'FAILED' LIMIT 1),
     (SELECT m.headers #>> '{{x-dead-letter,error}}' FROM pgqueue_message m
      WHERE m.id = g.example[1] AND m.queue_id = g.example[2] LIMIT 1), '') AS text OFFSET 0
 
--- {failures/examples}: the last messages of a group, with their errors
+-- {failures/examples}: the newest messages of a group, with their errors
 SELECT g.id, g.queue_id, g.at, e.text, {errors/line}
 FROM (SELECT id, queue_id, at, ARRAY[id, queue_id] AS example FROM ({open}) f
       ORDER BY at DESC, id DESC LIMIT %(most)s) g
 CROSS JOIN LATERAL ({error}) e
 ORDER BY g.at DESC, g.id DESC
 
--- {failures/counts}: how many there are of each source: failed messages, and dead letters
+-- {failures/counts}: the numbers of failed messages and of dead letters, by source queue
 SELECT source_id, count(*) FILTER (WHERE NOT dead) AS failed, count(*) FILTER (WHERE dead) AS dead
 FROM ({open}) f GROUP BY 1
 
--- {failures/members}: those of a group that an action takes, by queue
+-- {failures/members}: an aggregate of a group's failed messages, or of its dead letters, by queue
 SELECT queue_id, {what} FROM ({open}) f
 WHERE dead = %(is_dead)s AND at <= coalesce(%(asked_at)s::timestamptz, at)
 GROUP BY queue_id
 
--- {failures/sent_again}: failed messages of a window that were sent again
+-- {failures/sent_again}: the number of failed messages in a window that were sent again
 SELECT count(*) FROM pgqueue_archive
 WHERE state = 'FAILED' AND failure IS NULL AND queue_id = {of_queues}
   AND archived_at >= statement_timestamp() - %(window)s::interval

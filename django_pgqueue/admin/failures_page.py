@@ -31,10 +31,10 @@ LABELS = {
     "7d": gettext_lazy("7 days"),
 }
 USUAL = "24h"
-#: How many groups a page shows, and how many messages of a group.
+#: The number of groups on the list's page, and of example messages on a group's page.
 SHOWN, EXAMPLES = 100, 20
 
-# For each action the kind for dead letters, and the kind for failed messages in the archive.
+# By action: the kind for dead letters, and the kind for failed messages in the archive.
 ACTIONS = {"retry": (Kind.REDRIVE, Kind.REPLAY), "discard": (Kind.DELETE, Kind.DISCARD)}
 WORDS = {
     "retry": (gettext_lazy("Retry"), gettext_lazy("Retry failures")),
@@ -43,7 +43,7 @@ WORDS = {
 
 
 class _WindowPage(Page):
-    """A page of failures. The address names the window and, optionally, a queue."""
+    """A page of failures. The URL has the window and, optionally, a queue id."""
 
     @property
     def window(self) -> str:
@@ -64,7 +64,7 @@ class _WindowPage(Page):
         return dict(queues_for(self.request).values_list("pk", "name"))
 
     def context(self) -> dict[str, Any]:
-        """Values that both templates need."""
+        """Return the values that both templates need."""
         chosen = self.window
         query = "" if self.source is None else f"&queue={self.source}"
         return {
@@ -80,7 +80,7 @@ class _WindowPage(Page):
 def shown_group(
     page: Page, failures: Failures, group: Group, names: Mapping[int, str]
 ) -> dict[str, Any]:
-    """A group for the templates; ``names`` has the names of queues by id."""
+    """Return a group's values for the templates. ``names`` has queue names by id."""
     return {
         "group": group,
         "text": _text(group),
@@ -95,7 +95,7 @@ def _text(group: Group) -> str:
 
 
 class FailuresPage(_WindowPage):
-    """All groups, the largest first."""
+    """The page of all failure groups, the largest first."""
 
     name = "message_failures"
     route = "failures/"
@@ -116,7 +116,7 @@ class FailuresPage(_WindowPage):
 
 
 class FailurePage(_WindowPage):
-    """One group. A POST asks for confirmation of an action, then does it."""
+    """The page of one failure group. A POST asks for confirmation of an action, then does it."""
 
     name = "message_failure"
     route = "failures/<int:kind>/"
@@ -179,7 +179,7 @@ class FailurePage(_WindowPage):
 
 
 def offers(request: HttpRequest) -> list[tuple[str, Any]]:
-    """The actions that the user may take on all messages of a group."""
+    """Return the actions that the user may take on a group's messages: name and label."""
     return [
         (action, WORDS[action][0])
         for action, kinds in ACTIONS.items()

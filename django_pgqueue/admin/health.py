@@ -15,7 +15,8 @@ from django_pgqueue.models import Queue
 
 __all__ = ["HealthPage"]
 
-#: A table needs a vacuum if it has more dead rows than this, and more per live row than this.
+#: A table needs a vacuum if it has more than ``DEAD_ROWS`` dead rows, and more than ``DEAD_SHARE``
+#: dead rows per live row.
 DEAD_ROWS, DEAD_SHARE = 10_000, 2.0
 
 
@@ -34,7 +35,7 @@ class HealthPage(Page):
             {
                 "title": _("Database"),
                 "server": ask("health/server")[0],
-                # The last value is whether it is open for too long. A slot has no age.
+                # Append whether the holder is open for too long, as any replication slot is.
                 "holders": [
                     (*holder, holder[-1] is None or holder[-1] > LONG_TRANSACTION)
                     for holder in ask("health/holders")

@@ -1,5 +1,5 @@
--- {health/holders}: the oldest transactions, prepared transactions and replication slots, which keep dead
--- rows from being removed; without their statements
+-- {health/holders}: the oldest transactions, prepared transactions and replication slots. They keep dead
+-- rows from being removed. The text of their statements is left out.
 SELECT 'session' AS kind, pid::text AS number, coalesce(usename, '') AS who,
        coalesce(application_name, '') AS application, coalesce(state, '') AS state,
        extract(epoch FROM clock_timestamp() - xact_start)::float AS seconds
@@ -24,7 +24,7 @@ FROM pg_stat_user_tables s
 WHERE s.relid = ANY(ARRAY(SELECT to_regclass(name)::oid FROM unnest(%s::text[]) AS name))
 ORDER BY s.n_dead_tup DESC, s.relname
 
--- {health/server}: its version and usage, and whether its connections run out
+-- {health/server}: the server's version and usage, and whether most of its connections are in use
 SELECT current_setting('server_version'), pg_notification_queue_usage(),
        s.number, s.most, pg_database_size(current_database()), s.number > 0.9 * s.most
 FROM (SELECT count(*) AS number, current_setting('max_connections')::int AS most

@@ -1,4 +1,4 @@
-"""JSON that users type: checked before PostgreSQL would refuse it."""
+"""A form field for JSON. It refuses JSON that PostgreSQL cannot store."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from django_pgqueue.encoding import encode
 
 __all__ = ["JSONText", "as_jsonb"]
 
-#: An escaped NUL character; two backslashes in front are a backslash.
+#: Matches ``\u0000``, a NUL character, but not behind an escaped backslash.
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def as_jsonb(value: Any) -> str:
-    """The JSON text of a value, if PostgreSQL can store it as jsonb. Raises ValueError if not.
+    """Return the JSON text of a value. Raise ValueError if PostgreSQL cannot store it as jsonb.
 
     >>> as_jsonb({"a": 1})
     '{"a":1}'
@@ -30,7 +30,7 @@ def as_jsonb(value: Any) -> str:
         text = encode(value)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    text.encode()  # raises UnicodeEncodeError, a ValueError, for half of a surrogate pair
+    text.encode()  # Half a surrogate pair raises UnicodeEncodeError, a ValueError.
     if _NUL.search(text):
         raise ValueError("PostgreSQL cannot store the character \\u0000")
     return text
@@ -43,7 +43,7 @@ class JSONText(forms.CharField):
 
     @staticmethod
     def shown(value: Any) -> str:
-        """The text for a form; nothing for None."""
+        """Return a value as text for the form; an empty text for None."""
         return "" if value is None else json.dumps(value, indent=2, ensure_ascii=False)
 
     def to_python(self, value: Any) -> Any:

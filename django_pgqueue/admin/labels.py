@@ -29,7 +29,7 @@ _KNOWN = (
     gettext_noop("dead letter queue"),
     gettext_noop("retention"),
     gettext_noop("partition interval"),
-    gettext_noop("dedup window"),
+    gettext_noop("unique window"),
     gettext_noop("age limit"),
     gettext_noop("unlogged"),
     gettext_noop("paused"),

@@ -1,5 +1,5 @@
--- The messages of a queue q that stand in a place, behind the one at which the page before ended,
--- in the order of an index. What {after_id} and its like stand for: places.py.
+-- The messages of queue q in one place, after the last message of the previous page, in the order of an index.
+-- places.py has the values of {after_id}, {after_rank}, {after_vt} and {after_group}.
 
 -- {lists/ready}
 SELECT id, -priority AS key, enqueued_at, group_key, 0 AS attempts FROM pgqueue_ready
@@ -37,22 +37,22 @@ WHERE queue_id = q.id AND (group_key, id) > ({after_group}, {after_id})
   AND id <> ALL(ARRAY(SELECT id FROM ({places/headless}) f))
 ORDER BY group_key, id
 
--- {lists/rows}: the first {most} of {rows}: those that meet {conditions}, and the last one tested (ends),
--- whether it meets them or not. The limit is hidden from the planner: P1.
+-- {lists/rows}: tests the first {most} of {rows}. Returns those that meet {conditions} (matches), and always the
+-- last one if {most} were tested (ends). The limit is hidden from the planner: P1.
 (SELECT f.id, f.key, f.matches, f.ends
  FROM (SELECT s.*, {conditions} AS matches
        FROM (SELECT r.*, row_number() OVER () = (SELECT {most}::bigint) AS ends
              FROM ({rows} LIMIT (SELECT {most}::bigint)) r) s OFFSET 0) f
  WHERE f.matches OR f.ends ORDER BY f.key, f.id LIMIT (SELECT %(limit)s::bigint))
 
--- {lists/of_queues}: those of all chosen queues.
+-- {lists/of_queues}: the messages of all chosen queues.
 SELECT q.id AS queue_id, p.key, p.id, p.matches, p.ends
 FROM pgqueue_queue q CROSS JOIN LATERAL ({found}) p
 WHERE (%(queues)s::int[] IS NULL OR q.id = ANY(%(queues)s::int[]))
   AND q.id >= %(after_queue)s
 {order} LIMIT (SELECT %(limit)s::bigint)
 
--- {lists/kept}: the same of {table}: messages or outcomes, of all chosen queues in one order.
+-- {lists/kept}: as lists/rows, from {table} (messages or outcomes), with all chosen queues in one order.
 SELECT f.queue_id, f.key, f.id, f.matches, f.ends
 FROM (SELECT s.*, {conditions} AS matches
       FROM (SELECT r.*, row_number() OVER () = (SELECT %(look)s::bigint) AS ends
@@ -60,13 +60,13 @@ FROM (SELECT s.*, {conditions} AS matches
                   LIMIT (SELECT %(look)s::bigint)) r) s OFFSET 0) f
 WHERE f.matches OR f.ends ORDER BY {order} LIMIT (SELECT %(limit)s::bigint)
 
--- {lists/kept_count}: how many rows {table} has in the partitions of queues, by the server's statistics
+-- {lists/kept_count}: the estimated number of rows in the queues' partitions of {table}
 SELECT coalesce(sum(pg_stat_get_live_tuples(t.relid)), 0)::bigint
 FROM (SELECT to_regclass('{table}') AS root WHERE %(queues)s::int[] IS NULL
       UNION ALL SELECT to_regclass('{table}_q' || id) FROM unnest(%(queues)s::int[]) AS id) q
 CROSS JOIN LATERAL pg_partition_tree(q.root) t
 
--- {lists/backlog}: an aggregate of the messages in a queue, wherever they stand
+-- {lists/backlog}: an aggregate of all messages in a queue
 SELECT {what}
 FROM (SELECT id FROM pgqueue_live WHERE queue_id = %(queue)s
                                     AND enqueued_at <= coalesce(%(asked_at)s::timestamptz, enqueued_at)

@@ -12,7 +12,7 @@ __all__ = ["MASK", "UNREADABLE", "mask", "mask_json", "mask_text", "unmasked"]
 
 MASK = "•••"
 
-#: What Python raises for JSON that PostgreSQL can store: deep nesting, or a number of 5,000 digits.
+#: Errors of ``json.loads`` for JSON that PostgreSQL accepts: deep nesting, or a huge number.
 UNREADABLE = (RecursionError, ValueError)
 
 # A key in JSON text, and its value: a whole scalar, or the opening bracket of a list or object.
@@ -20,7 +20,7 @@ _PAIR = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:\s*("(?:[^"\\]|\\.)*(?:"|$)|[^\s"{\[
 
 
 def mask(value: Any) -> Any:
-    """A copy of the JSON with a mask for each value whose key MASKED_KEYS names.
+    """Return a copy of a JSON value. Values are masked if their keys match MASKED_KEYS.
 
     >>> mask({"user": "ann", "db": {"Password": "x"}})
     {'user': 'ann', 'db': {'Password': '•••'}}
@@ -33,7 +33,7 @@ def mask(value: Any) -> Any:
 
 
 def mask_json(text: str | None) -> Any:
-    """The value of a JSON text, masked; the masked text if Python cannot read it.
+    """Parse and mask a JSON text. If Python cannot parse it, return the masked text.
 
     >>> mask_json('{"password": "x"}'), mask_json(None)
     ({'password': '•••'}, None)
@@ -45,7 +45,7 @@ def mask_json(text: str | None) -> Any:
 
 
 def unmasked(edited: Any, original: Any) -> Any:
-    """A copy of the edited JSON with the original's values in place of masks.
+    """Return a copy of the edited JSON, with masks replaced by the original's values.
 
     >>> unmasked({"user": "bob", "password": "•••"}, {"user": "ann", "password": "x"})
     {'user': 'bob', 'password': 'x'}
@@ -66,7 +66,7 @@ def unmasked(edited: Any, original: Any) -> Any:
 
 
 def mask_text(text: str) -> str:
-    """Mask secrets in the beginning of a JSON text. Cuts it off at a secret list or object.
+    """Mask secrets in JSON text that may be cut off. Cut it at a secret list or object.
 
     >>> mask_text('{"token": "abc", "n": 1')
     '{"token": •••, "n": 1'

@@ -1,7 +1,7 @@
--- Details of a message's page: the head of its FIFO group, the nearest waiting messages of
--- the group before and behind it, how many wait before it (up to a limit), the error of its last attempt,
--- whether a consumer of its queue is alive, the kind of its failure, the id of the queue that it died in,
--- and the processes that held it, by id.
+-- Details of a message's page, a column each: the head of its FIFO group; the nearest waiting messages of the
+-- group before it; those after it; how many wait before it, up to a limit; the error of its last attempt;
+-- whether its queue has a live consumer; the kind of its failure; the id of a dead letter's source queue;
+-- the names of the processes that held it, by id.
 SELECT (SELECT head FROM pgqueue_group WHERE queue_id = %(queue_id)s AND group_key = %(group)s),
        ARRAY(SELECT id FROM pgqueue_waiting
              WHERE queue_id = %(queue_id)s AND group_key = %(group)s AND id < %(id)s

@@ -29,12 +29,12 @@ from django_pgqueue.templatetags.pgqueue_admin import cut, visible
 
 __all__ = ["MessagePage"]
 
-#: How many entries of the log are shown.
+#: The number of entries that are shown from the admin's log.
 LOGGED = 20
 
 
 class MessagePage(Page):
-    """One message, in the queue or archived."""
+    """The page of one message, queued or archived."""
 
     template = "message"
 
@@ -47,7 +47,7 @@ class MessagePage(Page):
             self.owner.message_user(self.request, told, messages.WARNING)
             return HttpResponseRedirect(self.url("message_changelist"))
         using, queue = message.queue.alias, message.queue
-        # The place before the outcome, so that a message archived in between is found.
+        # Read the place before the outcome: a message archived in between has an outcome.
         standing = places.standing([message], using=using).get(message.pk)
         outcome = ArchivedMessage.objects.using(using).filter(pk=message.pk, queue=queue).first()
         died = dead_letter(message.headers)
@@ -62,7 +62,7 @@ class MessagePage(Page):
         ended = Place[outcome.state] if outcome else None
         headers = message.told
         if died is not None and died.source and died.died_at:
-            # The timeline shows this header's values.
+            # Leave out the dead-letter header: the timeline shows its values.
             others = {key: value for key, value in message.headers.items() if key != HEADER}
             headers = json.dumps(others) if others else None
         waits = standing is not None and message.group_key is not None
@@ -81,7 +81,7 @@ class MessagePage(Page):
                 if around.kind is None
                 else self.url("message_failure", around.kind, window="7d"),
                 "steps": steps,
-                # The last traceback is open.
+                # The index of the last step with a traceback, which is shown open.
                 "opened": max((n for n, step in enumerate(steps) if step.traceback), default=None),
                 "body": pretty(message.text, message.length),
                 "headers": headers and pretty(headers),
@@ -101,7 +101,7 @@ class MessagePage(Page):
         )
 
     def _source(self, name: str, around: Surroundings) -> str:
-        """The queue that a dead letter came from, with a link if the user may see it."""
+        """Return the queue that a dead letter came from, as a link if the user may see it."""
         seen = allowed(self.request)
         if around.source_id is None or (seen is not None and around.source_id not in seen):
             return visible(name)
@@ -110,7 +110,7 @@ class MessagePage(Page):
     def _neighbours(
         self, message: Message, around: Surroundings
     ) -> list[tuple[str, list[str], bool]]:
-        """Links to the messages of the group before this one and behind it; are there more?"""
+        """Return (name, links, has more) for the group's messages before and behind this one."""
         first = [around.head] if around.head not in (None, message.pk) else []
         before = first + [pk for pk in around.before if pk not in first]
         after = [pk for pk in around.after if pk != around.head]
@@ -125,7 +125,7 @@ class MessagePage(Page):
     def _offers(
         self, message: Message, standing: Standing | None, died: DeadLetter | None
     ) -> dict[str, Any]:
-        """The buttons that apply: action, label and class. The last one deletes, and is apart."""
+        """Return the buttons that apply (action, label, class), and ``final``, which deletes."""
         place = standing.place if standing else None
         is_held = place is Place.IN_FLIGHT
         offers: list[tuple[Kind, str, str]] = []

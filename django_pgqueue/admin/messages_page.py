@@ -1,4 +1,4 @@
-"""The list of messages: search, export, and actions on what it finds."""
+"""The list of messages, with search, export and actions."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from django_pgqueue.templatetags.pgqueue_admin import EMPTY, cut, number
 __all__ = ["MessagesPage"]
 
 PREVIEW, FIRST_LINE = 80, 200
-#: Larger values, in bytes on disk, are not read for the list, nor for exports.
+#: The largest values that are read for the list and for exports, in bytes on disk.
 SMALL, EXPORTED = 8192, 100_000
-#: Maximum number of messages in an export, and messages per query.
+#: The maximum number of messages in an export, and the number of messages per query.
 MOST_EXPORTED, CHUNK = 10_000, 200
 
 ACTIONS = {kind.value: kind for kind in Kind if kind is not Kind.PURGE}
 FILTERS = {"state", "queue", "group", "attempts", "older", "newer", "q", "o"}
-#: Query parameters that are not filters: the position where the page begins, the number of messages
-#: tested for the pages before it, and whether to export.
+#: Query parameters that are not filters. ``after`` is the previous page's last message,
+#: ``searched`` the number of messages tested so far. ``export`` downloads the messages.
 PLACE = {"after", "searched", "export"}
 
 
@@ -54,14 +54,14 @@ class Listed(NamedTuple):
     scheduled_at: dt.datetime | None
     priority: int
     group_key: str | None
-    dedup_key: str | None
-    headers: str | None  # JSON, in an export
-    body: str | None  # JSON, or its beginning
-    size: int | None  # of the body on disk
-    state: str | None  # of the outcome
+    unique_key: str | None
+    headers: str | None  # JSON; read for exports only.
+    body: str | None  # JSON, or its beginning.
+    size: int | None  # The body's size on disk.
+    state: str | None  # The outcome.
     archived_at: dt.datetime | None
     outcome_read_ct: int | None
-    error: str | None  # of a dead letter, too
+    error: str | None  # Also the error of a dead letter.
     standing: Standing | None
 
     @property
@@ -76,7 +76,7 @@ class Listed(NamedTuple):
 
     @property
     def turn(self) -> dt.datetime | None:
-        """When it can be read, or when it ended."""
+        """The time from which the message can be read, or at which it was archived."""
         if self.standing is None or self.standing.place is Place.WAITING:
             return self.archived_at
         return self.standing.vt or self.enqueued_at
@@ -89,11 +89,11 @@ class Listed(NamedTuple):
 
     @property
     def first_line(self) -> str:
-        """The first line of its error."""
+        """The first line of the message's error."""
         return cut((self.error or "").strip().partition("\n")[0], FIRST_LINE)
 
     def as_line(self) -> str:
-        """The exported line, with masks for secrets."""
+        """Return the message as an exported line of JSON, with secrets masked."""
         told = {
             "id": self.pk,
             "queue": self.queue,
@@ -103,7 +103,7 @@ class Listed(NamedTuple):
             "archived_at": self.archived_at,
             "priority": self.priority,
             "group": self.group_key,
-            "dedup_key": self.dedup_key,
+            "unique_key": self.unique_key,
             "headers": mask_json(self.headers),
             "body": mask_json(self.body),
             "error": self.error,
@@ -116,11 +116,11 @@ class Listed(NamedTuple):
 def read(
     found: Sequence[Found], using: str, bodies: int = EXPORTED, length: int | None = None
 ) -> list[Listed]:
-    """These messages, in this order.
+    """Read these messages, and return them in the same order.
 
     Arguments:
-        bodies: leave out larger bodies, in bytes on disk.
-        length: read this many characters of a body, and no headers; None: all of both.
+        bodies: the largest body to read, in bytes on disk.
+        length: characters to read of a body, without headers; None: whole bodies and headers.
     """
     if not found:
         return []
@@ -141,7 +141,7 @@ def read(
 
 
 class MessagesPage(Page):
-    """The messages that a search finds, a page at a time, in read order."""
+    """The list of the messages that a search finds, in pages."""
 
     name = "message_changelist"
     template = "messages"
@@ -149,7 +149,7 @@ class MessagesPage(Page):
     def answer(self) -> HttpResponse | StreamingHttpResponse:
         given = self.request.GET.dict()
         if set(given) - FILTERS - PLACE or "\x00" in "".join(given.values()):
-            raise SuspiciousOperation("the address has filters that the list does not know")
+            raise SuspiciousOperation("the URL has unknown parameters or a NUL character")
         if self.request.method == "POST":
             return self._act()
         using = Queue.objects.database()
@@ -159,7 +159,7 @@ class MessagesPage(Page):
             return self._export(looked.found, using)
         length = self.owner.list_per_page
         after = Found.from_text(given.get("after", ""))
-        # The messages that a filter finds are counted by the look that finds them.
+        # With filters, find up to CAP + 1 messages: their number is also the count.
         limit = CAP + 1 if search.is_filtered else length + 1
         looked = search.find(limit, after, using=using)
         count = len(looked.found)
@@ -178,7 +178,7 @@ class MessagesPage(Page):
                 "rows": rows,
                 "with_queue": not search.queues or len(search.queues) > 1,
                 "with_errors": any(row.first_line for row in rows),
-                # The column that sorts the list, and the address that turns the order around.
+                # The URL that reverses the order, for the column by which the list is sorted.
                 "by_id": "" if is_live or of_failed else turned,
                 "by_turn": turned if of_failed else "",
                 "arrow": "▲" if search.oldest else "▼",
@@ -206,7 +206,7 @@ class MessagesPage(Page):
         )
 
     def _go_on(self, search: Search, looked: Looked, end: Found, using: str) -> dict[str, str]:
-        """How far the search came, and the address at which it goes on."""
+        """Return a text on how far the search came, and the URL that continues it."""
         given = self.request.GET.get("searched", "")
         searched = looked.most + (int(given) if is_number(given, 10**12) else 0)
         every = search.searched(using=using)
@@ -222,7 +222,7 @@ class MessagesPage(Page):
         }
 
     def _address(self, **changed: str) -> str:
-        """The URL of this list's first page, with changed filters."""
+        """Return the URL of this list's first page, with changed filters."""
         given = {k: v for k, v in self.request.GET.dict().items() if k in FILTERS}
         told = {name: value for name, value in {**given, **changed}.items() if value}
         return f"?{urlencode(told)}"
@@ -241,7 +241,7 @@ class MessagesPage(Page):
 
     @staticmethod
     def _export(found: Sequence[Found], using: str) -> StreamingHttpResponse:
-        """Stream the messages as JSON lines. Masks secrets, and leaves out large bodies."""
+        """Stream the messages as JSON lines. Mask secrets, and leave out large bodies."""
 
         def lines() -> Iterator[str]:
             for first in range(0, len(found), CHUNK):
@@ -254,7 +254,7 @@ class MessagesPage(Page):
         return response
 
     def _actions(self, search: Search) -> list[tuple[str, str]]:
-        """The actions that the user may take, and that fit the state of the listed messages."""
+        """Return the actions that the user may take and that fit the listed messages' state."""
         of_archive = search.archived or search.place in places.ENDED
         return [
             (name, WORDS[kind].title)
@@ -264,14 +264,14 @@ class MessagesPage(Page):
         ]
 
     def _act(self) -> HttpResponse:
-        """Perform an action on the chosen messages, or on all that the search finds."""
+        """Perform an action on the selected messages, or on all that the search finds."""
         back = self.request.get_full_path()
         kind = ACTIONS.get(self.request.POST.get("action", ""))
         if kind is None:
             self.owner.message_user(self.request, _("Choose an action."), messages.WARNING)
             return HttpResponseRedirect(back)
         fields = {"action": self.request.POST["action"]}
-        of_page = self.request.POST.get("of_page", "")  # the page of one message
+        of_page = self.request.POST.get("of_page", "")  # The message's id, if its page posted this.
         if is_number(of_page, 2**63):
             fields["of_page"] = of_page
             back = self.url("message_change", of_page, queue=self.request.GET.get("queue", ""))

@@ -1,4 +1,4 @@
--- For how many seconds the oldest readable message of each queue has waited for a read.
+-- The seconds that each queue's oldest readable message has waited to be read.
 SELECT q.id, extract(epoch FROM statement_timestamp() - least(r.since, d.since, l.since, f.since))
        AS seconds
 FROM pgqueue_queue q

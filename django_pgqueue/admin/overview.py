@@ -43,13 +43,13 @@ __all__ = [
     "short_error",
 ]
 
-#: Seconds that a transaction may stay open.
+#: Seconds after which an open transaction is reported.
 LONG_TRANSACTION = 300.0
 #: Seconds without a heartbeat after which a consumer counts as dead.
 DEAD_AFTER = Options.dead_after
 
-#: A queue is failing from this many failed attempts, and from this share of all attempts: in the
-#: last hour (``SHARE``), and in the last ten minutes (``SHARE_NOW``).
+#: A queue is failing if at least ``FAILURES`` attempts failed, and of all attempts at least
+#: ``SHARE`` in the last hour, or ``SHARE_NOW`` in the last ten minutes.
 FAILURES, SHARE, SHARE_NOW = 3, 0.05, 0.04
 RECENT = dt.timedelta(hours=1)
 
@@ -60,14 +60,14 @@ BAD, WARNING = 2, 1
 
 
 class Cause(NamedTuple):
-    """The name of a problem. Of a queue with several, the one with the lowest rank is shown."""
+    """A kind of problem. If a queue has several, its alert names the one of the lowest rank."""
 
     rank: int
     level: int
     name: Any
-    #: How many queues have it, for the line of those that are folded.
+    #: The text for a line that counts folded alerts, with ``%s`` for their number.
     many: Any
-    #: The page with details, and the label of a link to it.
+    #: The name of the page with details, and the label of a link to that page.
     page: str = ""
     label: Any = ""
 
@@ -124,16 +124,16 @@ class Alert:
 class Asked(NamedTuple):
     """A row of overview.sql, about one queue."""
 
-    failed: int  # in the last hour, to the archive
-    dead: int  # in the last hour, to the dead-letter queue
-    oldest: float | None  # seconds since the oldest readable message became readable
+    failed: int  # Failed messages of the last hour.
+    dead: int  # Dead letters of the last hour.
+    oldest: float | None  # Seconds that the oldest readable message has waited.
     error_class: str | None
     message: str | None
-    open_for: float | None  # the age of the oldest transaction
+    open_for: float | None  # The age of the oldest transaction, in seconds.
 
     @property
     def error(self) -> str:
-        """The newest error of attempts that fail, in a line."""
+        """The newest error in one line, if the queue's attempts fail."""
         return short_error(self.error_class or "", self.message or "") if self.message else ""
 
 
@@ -146,9 +146,9 @@ class Row:
     length: int
     estimated: set[Place]
     consumers: int
-    recent: Recent  # the last hour
-    rates: tuple[float, float]  # messages in and out a minute
-    sources: list[str]  # the queues that dead-letter into this one
+    recent: Recent  # Counts of the last hour.
+    rates: tuple[float, float]  # Messages in and out per minute.
+    sources: list[str]  # Names of the queues that dead-letter into this one.
     asked: Asked
     times: Times = UNKNOWN
     alert: Alert | None = None
@@ -164,12 +164,12 @@ class Row:
 
     @property
     def oldest(self) -> float | None:
-        """For how many seconds the oldest readable message has waited."""
+        """The seconds that the oldest readable message has waited."""
         return self.asked.oldest
 
     @property
     def place(self) -> Place | None:
-        """The place of all messages, if they stand in the same one."""
+        """The place of all messages, if they are all in one place."""
         taken = [place for place, count in self.counts.items() if count]
         return taken[0] if len(taken) == 1 else None
 
@@ -180,14 +180,14 @@ class Row:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is in the queue, and nothing happened to it in the last hour."""
+        """Whether the queue is empty and without an alert, and was idle for the last hour."""
         hour = self.recent.hour
         quiet = not (self.length or hour.sent or hour.attempts or self.bad)
         return quiet and self.alert is None
 
     @property
     def readable(self) -> int:
-        """How many messages can be read now."""
+        """The number of messages that can be read now."""
         return self.counts[Place.READY] + self.counts[Place.DUE]
 
     @property
@@ -197,12 +197,12 @@ class Row:
 
     @property
     def worst(self) -> tuple[Any, ...]:
-        """The sort key: the worst queue first. Rows of equal rank do not swap at a refresh."""
+        """A sort key that puts the worst queue first, and queues of equal rank in order of name."""
         alert = self.alert.order if self.alert else (0, 0, "")
         return (alert, self.is_idle, self.queue.name.lower())
 
     def as_dict(self) -> dict[str, Any]:
-        """The row as JSON values. None: unknown, since no consumer has reported."""
+        """Return the row as JSON values. None means that no consumer has reported the value."""
         hour = self.recent.hour
         known = hour.attempts > 0
         return {
@@ -230,7 +230,7 @@ class Overview:
 
     rows: list[Row] = field(default_factory=list)
     alerts: list[Alert] = field(default_factory=list)
-    processes: list[Process] = field(default_factory=list)  # of any of the queues, dead ones too
+    processes: list[Process] = field(default_factory=list)  # Consumers, dead ones too.
     at: dt.datetime = field(default_factory=now)
 
     def as_dict(self) -> dict[str, Any]:
@@ -252,15 +252,15 @@ class Overview:
 
 
 def is_live(process: Process) -> bool:
-    """Whether a consumer process fetches messages."""
+    """Return whether a consumer process is alive and fetches messages."""
     asked = process.gone_at is None and not process.stopping and not process.quiet
     return asked and seconds_since(process.heartbeat_at) <= DEAD_AFTER
 
 
 def look(queues: Sequence[Queue], *, seen: Collection[str] | None = None) -> Overview:
-    """Measure all queues in a few statements, and find their problems, the worst queue first.
+    """Measure the queues in a few statements, and find their problems. The worst queue comes first.
 
-    Wait and run times are not filled in: see :func:`add_times`.
+    Leaves out wait and run times, which :func:`add_times` adds.
 
     Arguments:
         seen: the names of the queues that the user may see; None: all.
@@ -291,13 +291,13 @@ def judged(
     *,
     sources: Mapping[int, list[str]],
 ) -> Overview:
-    """Rows with alerts for these queues, the worst first.
+    """Return rows with alerts for these queues, the worst first.
 
     Arguments:
         measured: metrics by queue name. A missing queue was dropped meanwhile.
         history: counts of the last hour, by queue id.
-        failures: those of the last hour of these queues.
-        sources: names of the queues that dead-letter into a queue, by its id.
+        failures: the failures of these queues in the last hour.
+        sources: by queue id, the names of the queues that dead-letter into that queue.
     """
     using, names = queues[0].alias, {queue.name for queue in queues}
     failing = [pk for pk, each in history.items() if _fails(each)]
@@ -341,7 +341,7 @@ def judged(
 
 
 def _standing_in(backlog: Metrics) -> dict[Place, int]:
-    """The number of messages in each place. The sum is the length of the queue."""
+    """Return the number of messages in each place. Their sum is the queue's length."""
     return {
         Place.READY: backlog.ready,
         Place.DUE: backlog.visible - backlog.ready,
@@ -352,7 +352,7 @@ def _standing_in(backlog: Metrics) -> dict[Place, int]:
 
 
 def _sources(queues: Sequence[Queue], seen: Container[str] | None) -> dict[int, list[str]]:
-    """For each queue's id the names of the queues that dead-letter into it."""
+    """Return, by queue id, the names of the queues that dead-letter into that queue."""
     found: dict[int, list[str]] = defaultdict(list)
     every: Iterable[Queue] = queues
     if seen is not None:
@@ -364,12 +364,12 @@ def _sources(queues: Sequence[Queue], seen: Container[str] | None) -> dict[int, 
 
 
 def name_of(queue: Queue, seen: Container[str] | None) -> str:
-    """The queue's name, or "another queue" if the user may not see it."""
+    """Return the queue's name, or "another queue" if the user may not see it."""
     return queue.name if seen is None or queue.name in seen else _("another queue")
 
 
 def add_times(rows: Sequence[Row]) -> None:
-    """Fill in the rows' recent wait and run times."""
+    """Set the recent wait and run times of these rows."""
     if rows:
         found = times(rows[0].queue.alias, [row.queue.pk for row in rows])
         for row in rows:
@@ -377,8 +377,8 @@ def add_times(rows: Sequence[Row]) -> None:
 
 
 def _alert(row: Row, at: dt.datetime) -> Alert | None:
-    """The alert for a queue: its first cause, with the texts of the others."""
-    # A pause explains the other problems.
+    """Return the alert for a queue: its most important cause, with the texts of all causes."""
+    # A pause comes first, since it explains the other problems.
     found = sorted(_causes(row), key=lambda each: (each[0] is not PAUSE, each[0].rank))
     if not found:
         return None
@@ -391,7 +391,7 @@ def _alert(row: Row, at: dt.datetime) -> Alert | None:
 
 
 def _causes(row: Row) -> Iterator[tuple[Cause, str]]:
-    """The problems of a queue, without those that another problem explains."""
+    """Yield a queue's problems, without those that another problem explains."""
     exact = row.exact
     to_read = _("%s to read") % counted(row.readable, exact=exact)
     oldest = _(", the oldest for %s") % age(row.oldest) if row.oldest is not None else ""
@@ -410,7 +410,7 @@ def _causes(row: Row) -> Iterator[tuple[Cause, str]]:
 
 
 def _fails(recent: Recent) -> Cause | None:
-    """FAILING if many attempts failed in the last ten minutes, FAILED if in the last hour."""
+    """Return FAILING if attempts fail in the last ten minutes, FAILED if in the last hour."""
     present, hour = recent.lately, recent.hour
     if present.bad >= FAILURES and present.share >= SHARE_NOW:
         return FAILING
@@ -433,7 +433,7 @@ def _failing(row: Row) -> Iterator[tuple[Cause, str]]:
 
 
 def _vanished(process: Process) -> Alert | None:
-    """The alert for a consumer that died, or sends no heartbeat."""
+    """Return the alert for a consumer process that died or sends no heartbeat, else None."""
     if process.gone_at is None:
         silent = seconds_since(process.heartbeat_at)
         told = _("no heartbeat for %s") % age(silent)
@@ -444,7 +444,7 @@ def _vanished(process: Process) -> Alert | None:
 
 
 def _add_pauses(alerts: Sequence[Alert]) -> None:
-    """Say who paused the queues, and when, if they were paused in the admin."""
+    """Add to alerts who paused the queue, and when, if it was paused in the admin."""
     by_id = {str(alert.queue.pk): alert for alert in alerts if alert.queue}
     if not by_id:
         return
@@ -461,12 +461,12 @@ def _add_pauses(alerts: Sequence[Alert]) -> None:
 
 
 def _long_open(seconds: float | None) -> Iterator[Alert]:
-    """The alert for a transaction that is open for too long."""
+    """Yield an alert if the oldest transaction has been open for too long."""
     if seconds is not None and seconds > LONG_TRANSACTION:
         told = _("open for %s: rows deleted since then cannot be removed") % age(seconds)
         yield Alert(OPEN, "", told)
 
 
 def short_error(error_class: str, message: str) -> str:
-    """An error in a line: the name of its class, and the first line of its message."""
+    """Return an error in one line: its class name, and the first line of its message."""
     return cut(f"{error_class.rpartition('.')[2]}: {message}".partition("\n")[0], 200)

@@ -1,5 +1,6 @@
--- For each queue: failed messages and dead letters, for how many seconds its oldest readable message has
--- waited, and its newest error if attempts fail. In every row: the age of the oldest transaction, in seconds.
+-- A row per queue: the numbers of failed messages and dead letters, the seconds that its oldest readable
+-- message has waited, and its newest error if the queue is failing. Every row also has the age of the
+-- database's oldest transaction, in seconds.
 WITH failures AS MATERIALIZED ({counts}), oldest AS MATERIALIZED ({oldest})
 SELECT q.id, coalesce(f.failed, 0), coalesce(f.dead, 0), o.seconds::float8, a.error_class, a.message,
        (SELECT extract(epoch FROM max(clock_timestamp() - xact_start))::float8 FROM pg_stat_activity

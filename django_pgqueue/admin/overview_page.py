@@ -1,4 +1,4 @@
-"""The page of all queues, and the same as JSON."""
+"""The overview of all queues, as a page and as JSON."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from django_pgqueue.templatetags.pgqueue_admin import linked, number
 
 __all__ = ["FiguresPage", "OverviewJson", "OverviewPage", "drawn"]
 
-#: How many queues a page of the overview shows, and how many it measures at most.
+#: The number of queues per page, and the maximum number of queues that are measured.
 QUEUES_PER_PAGE, MOST_QUEUES = 100, 2000
-#: How many alerts are shown before the others are folded.
+#: The number of alerts that are shown. Further ones are folded.
 SHOWN = 5
 
 
@@ -44,12 +44,12 @@ class FiguresPage(Page):
         return None if seen is None else seen.values()
 
     def look(self) -> Overview:
-        """The figures of all queues that the user may see."""
+        """Measure all queues that the user may see."""
         queues = self.owner.get_queryset(self.request).order_by("name")
         return look(list(queues[:MOST_QUEUES]), seen=self.seen)
 
     def context(self) -> dict[str, Any]:
-        """The addresses and permissions that the templates of figures need."""
+        """Return the URLs and permissions that the templates need."""
         return {
             "messages_url": self.url("message_changelist"),
             "failures_url": self.url("message_failures"),
@@ -59,7 +59,7 @@ class FiguresPage(Page):
         }
 
     def attention(self, alerts: Iterable[Alert]) -> list[tuple[Alert, str]]:
-        """These alerts, each with a link to the page that has details, if the site has it."""
+        """Return each alert with a link to the page of details, or "" without such a page."""
         return [(alert, self._link(alert.cause, alert.queue)) for alert in alerts]
 
     def _link(self, cause: Cause, queue: Queue | None) -> str:
@@ -72,12 +72,12 @@ class FiguresPage(Page):
 
 
 def drawn(row: Row) -> dict[str, Any]:
-    """A row with its bar and its sparkline."""
+    """Return a row with its bar and its sparkline."""
     return {"row": row, "bar": _bar(row.counts, row.length), "spark": spark(row.recent, 80, 18)}
 
 
 def _bar(counts: Mapping[Place, int], length: int) -> list[tuple[str, float, float]]:
-    """The parts of a bar of 100 units that shows where a backlog stands: look, x and width."""
+    """Return the parts of a backlog's bar, 100 units wide: CSS class, x and width of each."""
     parts, x = [], 0.0
     looks = {"flight": (Place.IN_FLIGHT,), "ready": (Place.READY, Place.DUE)}
     looks |= {"waiting": (Place.WAITING,), "delayed": (Place.DELAYED,)}
@@ -90,13 +90,13 @@ def _bar(counts: Mapping[Place, int], length: int) -> list[tuple[str, float, flo
 
 
 def spark(recent: Recent, width: int, height: int) -> list[str]:
-    """The lines of messages in and out in the last hour; none if there were none."""
+    """Return the paths of messages in and out in the last hour; no paths if there were none."""
     sent, ended = [slot.sent for slot in recent.over], [slot.ended for slot in recent.over]
     return spark_paths([sent, ended], width, height) if any(sent + ended) else []
 
 
 class OverviewPage(FiguresPage):
-    """Totals, alerts, and a row per queue."""
+    """The overview: totals, alerts, and a row per queue."""
 
     name = "queue_changelist"
     template = "overview"
@@ -134,7 +134,7 @@ class OverviewPage(FiguresPage):
 
 
 def _strip(found: Overview) -> dict[str, Any]:
-    """The totals of all queues, and their last hour as a chart."""
+    """Return the totals of all queues, and a chart of their last hour."""
     rows, dead = found.rows, [row for row in found.rows if row.sources]
     return {
         "spark": spark(Recent.sum(row.recent for row in rows), 300, 46),
@@ -150,13 +150,13 @@ def _strip(found: Overview) -> dict[str, Any]:
 
 
 def _kinds(alerts: Sequence[Alert]) -> str:
-    """The causes of folded alerts, counted: "3 without a consumer, 2 paused"."""
+    """Return the number of folded alerts by cause: "3 without a consumer, 2 paused"."""
     counts = Counter(alert.cause for alert in alerts)
     return ", ".join(str(cause.many) % number(count) for cause, count in counts.items())
 
 
 class OverviewJson(FiguresPage):
-    """The overview as JSON. Takes the token of ``OVERVIEW_TOKEN`` in place of a session."""
+    """The overview as JSON. Accepts the token in ``OVERVIEW_TOKEN`` instead of a log-in."""
 
     name = "overview_json"
     route = "overview.json"

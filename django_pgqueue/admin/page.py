@@ -1,4 +1,4 @@
-"""A page of the admin is a class: its address, its permission, its template, and its answer."""
+"""Base classes of the admin's pages. A page has a URL, a permission and a response."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ __all__ = ["Page", "QueuePage"]
 class Page:
     """One page of a model admin, for one request. A model admin lists its pages in ``pages``."""
 
-    #: The URL's name, without the app's, and its path below the model admin's.
+    #: The URL's name without ``django_pgqueue_``, and its path below the model admin's URL.
     name: ClassVar[str] = ""
     route: ClassVar[str] = ""
-    #: The permission that the page requires; empty: the model admin's permission to view.
+    #: The permission required for the page. If empty, the model's view or change permission.
     permission: ClassVar[str] = ""
     #: The template's name in ``admin/django_pgqueue``, without ``.html``.
     template: ClassVar[str] = ""
-    #: Whether the page checks by itself who may see it, without the admin's log-in.
+    #: Whether the page needs no log-in to the admin, and checks access itself.
     is_public: ClassVar[bool] = False
-    #: Whether the page answers a POST only.
+    #: Whether the page accepts only POST requests.
     is_post: ClassVar[bool] = False
 
     def __init__(
         self, owner: Any, request: HttpRequest, extra: dict[str, Any] | None = None
     ) -> None:
-        self.owner = owner  # the PageAdmin, whose module imports this one
+        self.owner = owner  # A PageAdmin. Its module imports this one, hence the type Any.
         self.request = request
         self.extra = extra or {}
 
     @classmethod
     def permits(cls, owner: Any, request: HttpRequest) -> bool:
-        """Whether the user may see this page."""
+        """Return whether the user may see this page."""
         if cls.is_public:
             return True
         if cls.permission:
@@ -45,21 +45,21 @@ class Page:
         return bool(owner.has_view_or_change_permission(request))
 
     def answer(self, *args: Any, **given: Any) -> Any:
-        """The response. ``given`` are the values in the page's path."""
+        """Return the response. ``given`` holds the values from the URL's path."""
         raise NotImplementedError
 
     def url(self, name: str, /, *args: object, **query: object) -> str:
         return str(self.owner.url(name, *args, **query))
 
     def may(self, page: type[Page]) -> bool:
-        """Whether the user may see another page of this model admin."""
+        """Return whether the user may see another page of this model admin."""
         return page.permits(self.owner, self.request)
 
     def render(self, context: dict[str, Any]) -> HttpResponse:
         return self._render(self.template, context)
 
     def render_live(self, context: dict[str, Any]) -> HttpResponse:
-        """A page that refreshes itself: the whole page, or for admin.js only its live part."""
+        """Render a page that refreshes itself. A refresh by admin.js gets only the live part."""
         # A refresh that rendered the whole page would consume Django's pending messages.
         live = self.request.headers.get("X-Requested-With") == "pgqueue"
         told = {"is_list": True, "refreshed": True, **context}
@@ -75,5 +75,5 @@ class QueuePage(Page):
     """A page of one queue."""
 
     def queue(self, pk: int) -> Queue:
-        """The queue, if the user may see it. Raises Http404."""
+        """Return the queue. Raise Http404 if it does not exist or the user may not see it."""
         return get_object_or_404(queues_for(self.request), pk=pk)

@@ -20,14 +20,14 @@ __all__ = ["ACTION_SECONDS", "SECONDS", "limited", "patiently"]
 
 #: The statement timeout of a page, and the lock timeout of an action, in seconds.
 SECONDS = 10.0
-#: The statement timeout of an action, in seconds. It may be about a million messages.
+#: The statement timeout of an action, in seconds. An action may change a million messages.
 ACTION_SECONDS = 60.0
 
 _IDLE = 0  # libpq's status of a connection outside a transaction
 
 
 def patiently(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """Decorate a view of a PageAdmin: statements time out.
+    """Decorate a view of a PageAdmin with timeouts for its statements.
 
     A GET request is one transaction with a statement timeout of SECONDS. Any other request keeps
     its own transactions; each has a lock timeout of SECONDS and a statement timeout of
@@ -45,7 +45,7 @@ def patiently(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
         try:
             with limits:
                 shown = view(self, request, *args, **kwargs)
-                # Templates may query, too.
+                # Render the template here, since it may run queries too.
                 return shown.render() if isinstance(shown, SimpleTemplateResponse) else shown
         except OperationalError as error:
             if sqlstate(error) not in (QUERY_CANCELED, LOCK_NOT_AVAILABLE):
@@ -64,13 +64,13 @@ def patiently(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
 def _limit_transaction(
     execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]
 ) -> Any:
-    """Run a statement; if it is the first of its transaction, set the transaction's timeouts."""
+    """Run a statement. Before a transaction's first one, set the transaction's timeouts."""
     connection = context["connection"]
     if not connection.in_atomic_block:
         with transaction.atomic(using=connection.alias):
             return _limit_transaction(execute, sql, params, many, context)
     if connection.connection.info.transaction_status == _IDLE:
-        # The driver's own cursor: Django's would call this function again.
+        # Use psycopg's cursor: Django's would call this function again.
         set_locally(
             context["cursor"].cursor,
             lock_timeout=milliseconds(SECONDS),
@@ -81,7 +81,7 @@ def _limit_transaction(
 
 @contextmanager
 def limited(alias: str, seconds: float) -> Iterator[None]:
-    """A transaction with a statement timeout."""
+    """Run the block in a transaction with a statement timeout of ``seconds``."""
     nested = connections[alias].in_atomic_block
     with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
         cursor.execute(
@@ -91,5 +91,5 @@ def limited(alias: str, seconds: float) -> Iterator[None]:
         )
         usual, _ = cursor.fetchone()
         yield
-        if nested:  # the outer transaction continues: restore its timeout
+        if nested:  # The outer transaction continues: restore its timeout.
             cursor.execute("SELECT set_config('statement_timeout', %s, true)", [usual])

@@ -1,7 +1,8 @@
-"""Places of messages. A count and the list that it links to use the same statements.
+"""The places of messages: ready, waiting, in flight and so on. Counts and lists use the same SQL.
 
-A message in the queue stands in one of five places, which ``engine/places.sql`` defines. They add
-up to a queue's length. A message that is done is ``completed``, ``failed`` or ``cancelled``.
+A message in the queue is in one of five places, which ``engine/places.sql`` defines. Their counts
+add up to the queue's length. A message that has ended is ``completed``, ``failed`` or
+``cancelled``.
 
 All queries read the narrow tables by their indexes, up to a limit.
 """
@@ -52,7 +53,7 @@ class Place(str, Enum):
 
     @property
     def label(self) -> str:
-        """Its name for people, in their language."""
+        """The translated name."""
         return str(_LABELS[self])
 
     def __str__(self) -> str:
@@ -71,14 +72,14 @@ _LABELS = {
 }
 
 LIVE = (Place.READY, Place.DUE, Place.WAITING, Place.IN_FLIGHT, Place.DELAYED)
-#: Maximum number of messages of a group that are counted before one.
+#: Maximum number of messages that are counted before a message in its group.
 MOST_COUNTED = 1000
 
 ENDED = (Place.COMPLETED, Place.FAILED, Place.CANCELLED)
 
 
 def _after(key: str, type_: str, lowest: str) -> str:
-    """SQL for the key at which the previous page ended; the lowest key for later queues."""
+    """Return SQL for the last key of the previous page; in later queues, the lowest key."""
     return (
         f"CASE q.id WHEN %(after_queue)s THEN coalesce(CAST(%({key})s AS {type_}), '{lowest}') "
         f"ELSE '{lowest}'::{type_} END"
@@ -93,7 +94,7 @@ _LISTS: dict[str, object] = {
     "after_group": _after("after_key", "text", ""),
 }
 
-# For each place the lists in lists.sql that have its rows, and the condition from places.sql.
+# By place: the parts of lists.sql that have its rows, each with a condition from places.sql.
 _ROWS = {
     Place.READY: {"ready": "", "first_ready": ""},
     Place.DUE: {"deferred": "", "leased": ""},
@@ -104,9 +105,9 @@ _ROWS = {
 
 
 def listed(place: Place, conditions: Sequence[str], *, ordered: bool = True) -> str:
-    """The messages that stand in a place, in the order of their queues and of ``key``.
+    """Return SQL for the messages in one place, ordered by queue and ``key``.
 
-    ``conditions`` are on a row ``s`` of it; without any, no more rows are read than ``limit``.
+    ``conditions`` test a row ``s``. Without conditions, no more than ``limit`` rows are read.
     """
     order = "ORDER BY queue_id, key, id" if ordered else ""
     when = Part("places/due" if place is Place.DUE else "places/not_due")
@@ -126,7 +127,7 @@ def listed(place: Place, conditions: Sequence[str], *, ordered: bool = True) -> 
 
 
 def oldest_readable_sql() -> str:
-    """SQL for how long the oldest readable message of each of %(queues)s has waited for a read."""
+    """Return SQL for the wait of each queue's oldest readable message, for ``%(queues)s``."""
     return compose("oldest_readable", {"of": "q.id"}, __package__)
 
 
@@ -139,17 +140,17 @@ class Standing(NamedTuple):
     attempts: int
     first_read_at: dt.datetime | None
     last_read_at: dt.datetime | None
-    leased: bool  # True also after the lease has expired
-    holder: int | None  # the consumer process that has the lease
+    leased: bool  # Whether it has a lease, even an expired one.
+    holder: int | None  # The id of the process that has the lease.
 
 
 def standing_sql() -> str:
-    """SQL for the columns of :class:`Standing` of a message ``m``, to join laterally."""
+    """Return SQL to join laterally to a message ``m``. It has the columns of :class:`Standing`."""
     return compose("standing/of", {"of": "m.queue_id"}, __package__)
 
 
 def standing(messages: Sequence[Message], *, using: str) -> dict[int, Standing]:
-    """Where these messages stand, by id; without those that are in no queue any more."""
+    """Return the place of each message, by id. Leave out messages no longer in a queue."""
     params = {
         "ids": [message.pk for message in messages],
         "queues": [message.queue_id for message in messages],
@@ -161,24 +162,24 @@ def standing(messages: Sequence[Message], *, using: str) -> dict[int, Standing]:
 
 
 class Surroundings(NamedTuple):
-    """The group, the errors and the consumers of a message in the queue."""
+    """The FIFO group, the error and the consumers of a message."""
 
-    head: int | None  # of its FIFO group
-    before: list[int]  # of its group, those that wait: the nearest last
-    after: list[int]  # the nearest first
-    more: bool  # there are more after those
-    waiting_before: int  # at most MOST_COUNTED
-    error: str | None  # of its last attempt
+    head: int | None  # The id of the FIFO group's head.
+    before: list[int]  # Ids waiting before the message in the group, nearest last.
+    after: list[int]  # Ids waiting after the message, nearest first.
+    more: bool  # Whether further ids follow.
+    waiting_before: int  # How many wait before it, up to MOST_COUNTED.
+    error: str | None  # The last attempt's error.
     has_consumer: bool
-    kind: int | None  # of its failure
-    source_id: int | None  # the queue that it died in
-    processes: dict[str, str]  # that held it: their names by id
+    kind: int | None  # The kind of its failure.
+    source_id: int | None  # The id of a dead letter's source queue.
+    processes: dict[str, str]  # Names, by id, of the processes that held it.
 
 
 def surroundings(
     message: Message, dead_after: float, source: str | None, holder: int | None, qty: int = 5
 ) -> Surroundings:
-    """The group, the errors and the consumers of a message.
+    """Return the FIFO group, the error and the consumers of a message.
 
     Arguments:
         dead_after: seconds without a heartbeat after which a consumer counts as dead.

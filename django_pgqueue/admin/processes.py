@@ -61,7 +61,7 @@ class ConsumersPage(Page):
     def _held(
         self, processes: Iterable[Process], queues: Mapping[str, int]
     ) -> dict[int, tuple[str, str, Any]]:
-        """For each message that a process works on, by id: a link, its queue, and since when."""
+        """Return the messages in progress, by id: a link, the queue's name, the delivery time."""
         chosen = sorted({pk for process in processes for pk in ids_held(process)})[:IN_HAND]
         names = {pk: name for name, pk in queues.items()}
         rows = Message.objects.filter(pk__in=chosen, queue_id__in=list(names))
@@ -79,7 +79,7 @@ class ConsumersPage(Page):
 
 
 def look_of(process: Process) -> tuple[str, str]:
-    """The state of a process: its CSS class, and its name."""
+    """Return the state of a process: its CSS class, and its name."""
     if process.gone_at is not None:
         return "bad", _("gone")
     if seconds_since(process.heartbeat_at) > DEAD_AFTER:
@@ -90,13 +90,13 @@ def look_of(process: Process) -> tuple[str, str]:
 
 
 def sees_all(process: Process, request: HttpRequest) -> bool:
-    """Whether the user may see all queues of a live process: it fetches from all or none."""
+    """Return whether a process is live, and the user may see all of its queues."""
     seen = allowed(request)
     return process.gone_at is None and (seen is None or set(process.queues) <= set(seen.values()))
 
 
 def ids_held(process: Process, queue: str | None = None) -> list[int]:
-    """The ids of the messages that a process works on, in one queue or in all of them.
+    """Return the ids of the messages that a process works on, in one queue or in all queues.
 
     Ignores malformed values of ``working_on``.
     """
@@ -106,7 +106,7 @@ def ids_held(process: Process, queue: str | None = None) -> list[int]:
 
 
 class QuietPage(Page):
-    """Asks a process to stop fetching, and to finish the messages that it holds."""
+    """Makes a process stop fetching messages. It finishes the messages that it holds."""
 
     name = "process_quiet"
     route = "<int:pk>/quiet/"
@@ -139,7 +139,7 @@ class WakePage(QuietPage):
 
 @admin.register(Process)
 class ProcessAdmin(RecordAdmin):
-    """Consumer processes: live ones, and for a day those that are gone."""
+    """Consumer processes: all live ones, and those that ended in the last day."""
 
     list_page = ConsumersPage
     pages: Sequence[type[Page]] = (HealthPage, QuietPage, WakePage)

@@ -12,7 +12,7 @@ __all__ = ["ask", "rows"]
 
 
 def ask(name: str, params: Any = None, /, *, using: str, **names: object) -> list[tuple[Any, ...]]:
-    """The rows of a statement, with ``names`` in place: see :mod:`..engine.statements`.
+    """Run a named statement, and return its rows. ``names`` fill in its placeholders.
 
     >>> ask("health/tables", [["pgqueue_ready"]], using="default")
     """

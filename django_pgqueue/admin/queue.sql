@@ -1,6 +1,6 @@
--- Details of a queue's page: its newest failed attempts; its largest FIFO groups, among the
--- first messages that wait; how many of those were read; the disk space of messages and of outcomes; when
--- retention last removed messages; and the number of partitions by time.
+-- Details of a queue's page, a column each: the newest failed attempts; the largest FIFO groups among the
+-- waiting messages that were read; the number of messages read; the disk space of messages; the disk space
+-- of outcomes; the time of the last removal by retention; the number of time partitions.
 WITH waiting AS (
     SELECT group_key FROM pgqueue_waiting WHERE queue_id = {queue_id}
     ORDER BY group_key, id LIMIT (SELECT %(limit)s::bigint)),

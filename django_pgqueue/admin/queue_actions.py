@@ -16,12 +16,12 @@ from django_pgqueue.models.bulk import Kind
 
 __all__ = ["PAUSED", "PausePage", "PurgePage", "RedrivePage", "ResumePage"]
 
-#: The text of a pause in the log.
+#: The text of a pause in the admin's log.
 PAUSED = "Paused."
 
 
 class PausePage(QueuePage):
-    """Pauses a queue. Answers a POST only."""
+    """Pauses a queue. Accepts only POST requests."""
 
     name = "queue_pause"
     route = "<int:pk>/pause/"
@@ -44,7 +44,7 @@ class PausePage(QueuePage):
         return HttpResponseRedirect(self._back() or self.url("queue_changelist"))
 
     def _back(self) -> str | None:
-        """The URL to return to: the posted ``back``, if it is on this site."""
+        """Return the posted URL ``back`` if it is on this site, else None."""
         back = self.request.POST.get("back", "")
         safe = url_has_allowed_host_and_scheme(
             back, allowed_hosts={self.request.get_host()}, require_https=self.request.is_secure()

@@ -31,7 +31,7 @@ from django_pgqueue.models.bulk import Kind
 
 __all__ = ["QueueOverviewPage"]
 
-#: How many failures and groups are shown, and how many waiting messages are read to find groups.
+#: The lists' length, and the number of waiting messages that are read to find FIFO groups.
 LONGEST_LIST = 5
 WAITING = 20_000
 
@@ -54,7 +54,7 @@ RANGES = {
 
 
 class Happened:
-    """The history of a queue over a range that ends with the current span."""
+    """A queue's history, over a range that ends now: recent counts, times and charts."""
 
     def __init__(self, queue: Queue, chosen: Range) -> None:
         seconds, at = chosen.seconds, int(now().timestamp())
@@ -140,11 +140,11 @@ class QueueOverviewPage(FiguresPage):
         )
 
     def _held(self, process: Process, queue: Queue) -> list[str]:
-        """Links to the messages of the queue that a consumer works on."""
+        """Return links to the queue's messages that a consumer process works on."""
         return [self.owner.message_link(pk, queue.pk) for pk in ids_held(process, queue.name)]
 
     def _stored(self, queue: Queue) -> dict[str, Any]:
-        """The newest failed attempts, the largest FIFO groups, and the storage used."""
+        """Return the newest failed attempts, the largest FIFO groups, and the storage used."""
         params = {"limit": WAITING, "most": LONGEST_LIST}
         rows = ask("queue", params, using=queue.alias, **queue.tables)
         [(attempts, groups, waiting, *sizes)] = rows
@@ -164,7 +164,7 @@ class QueueOverviewPage(FiguresPage):
         }
 
     def _links(self, queue: Queue, has_sources: bool) -> list[tuple[str, str, bool]]:
-        """Label and URL of each action that this user may take, and whether it deletes."""
+        """Return label and URL of each page that the user may open, and whether it deletes."""
         links = []
         if self.owner.admin_site.is_registered(Message):
             url = self.url("message_changelist", queue=queue.pk)

@@ -40,10 +40,10 @@ class QueueForm(generic.ModelForm):
         label=_("Retention"),
         help_text=_("How long archived messages are kept, like 7d; empty: for ever."),
     )
-    dedup_window = SpanField(
+    unique_window = SpanField(
         required=False,
-        label=_("Dedup window"),
-        help_text=_("How long a dedup key counts, like 10min; empty: five minutes."),
+        label=_("Unique window"),
+        help_text=_("How long a unique key counts, like 10min; empty: five minutes."),
     )
     age_limit = SpanField(
         required=False,
@@ -63,7 +63,7 @@ class QueueForm(generic.ModelForm):
             "dead_letter_queue",
             "notify",
             "retention",
-            "dedup_window",
+            "unique_window",
             "age_limit",
         ]
 
@@ -94,7 +94,7 @@ class QueueForm(generic.ModelForm):
         return target
 
     def _named(self, queue: Queue) -> str:
-        """The queue's name, or "another queue" if the form does not offer it."""
+        """Return the queue's name, or "another queue" if the form does not offer it."""
         offered: Any = self.fields["dead_letter_queue"]
         seen = queue == self.instance or offered.queryset.filter(pk=queue.pk).exists()
         return queue.name if seen else gettext("another queue")
@@ -147,22 +147,22 @@ class QueueAdmin(PageAdmin):
         delivery = ["visibility_timeout", "max_deliveries", "dead_letter_queue", "notify"]
         seen = allowed(request)
         if obj and seen is not None and obj.dead_letter_queue_id not in {None, *seen}:
-            # The user may not see this queue's name. Without the field, saving keeps the value.
+            # The user may not see the target's name. Without the field, saving keeps the value.
             delivery.remove("dead_letter_queue")
         return [
             (None, {"fields": ["name", "paused"]}),
             (_("Delivery"), {"fields": [*delivery, "age_limit"]}),
-            (_("Retention"), {"fields": ["retention", "dedup_window"]}),
+            (_("Retention"), {"fields": ["retention", "unique_window"]}),
         ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Queue | None = None) -> list[str]:
-        # Senders and consumers know the queue by its name.
+        # Senders and consumers use the name, so it cannot change.
         return ["name"] if obj else []
 
     def get_deleted_objects(
         self, objs: Iterable[Queue], request: HttpRequest
     ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
-        """The counts of rows deleted with the queues. Django would list every object."""
+        """Count the rows that are deleted with the queues. Django would list each of them."""
         queues = list(objs)
         going: list[Any] = []
         live = archived = 0

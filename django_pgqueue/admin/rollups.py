@@ -23,13 +23,13 @@ from django_pgqueue.templatetags.pgqueue_admin import EMPTY, lapse, linked, mome
 
 __all__ = ["RollupAdmin", "RollupRunAdmin"]
 
-#: How many spans a chart can show. In hours: a day, three days, a week, two weeks.
+#: Numbers of spans that a chart can show. With hourly spans: 1, 3, 7 or 14 days.
 SPANS = (24, 72, 168, 336)
 LONGEST_LIST = 10
 
 
 class ChartsPage(Page):
-    """All queues as a table, or one of them as charts."""
+    """The roll-ups of all queues as a table, or of one queue as charts."""
 
     name = "rollup_charts"
     route = "charts/"
@@ -59,7 +59,7 @@ class ChartsPage(Page):
             rows = rollups.filter(seconds=seconds, bucket__gte=moments[0])
             context["queues"] = sorted(set(rows.order_by().values_list("queue_name", flat=True)))
             if queue and queue not in context["queues"]:
-                pass  # the page says that there are none
+                pass  # The template says that there are no roll-ups.
             elif queue:
                 found = {row.bucket: row for row in rows.filter(queue_name=queue)}
                 context |= _one(found, moments, seconds)
@@ -72,7 +72,7 @@ class ChartsPage(Page):
 
 @admin.register(Rollup)
 class RollupAdmin(RecordAdmin):
-    """Roll-ups: the counts and times of each queue and span."""
+    """The list of roll-ups: counts and times per queue and time span."""
 
     change_list_template = "admin/django_pgqueue/rollup_list.html"
     list_display = [
@@ -99,7 +99,7 @@ def _lapse(seconds: float | None) -> str:
 
 
 def _chosen(request: HttpRequest, name: str, known: Sequence[int], usual: int | None) -> int | None:
-    """A number from the query string if it is in ``known``, else ``usual`` or the first known."""
+    """Return the query parameter ``name`` if it is in ``known``, else ``usual`` or the first."""
     given = request.GET.get(name, "")
     if given.isdecimal() and int(given) in known:
         return int(given)
@@ -109,7 +109,7 @@ def _chosen(request: HttpRequest, name: str, known: Sequence[int], usual: int | 
 def _one(
     found: dict[dt.datetime, Rollup], moments: Sequence[dt.datetime], seconds: int
 ) -> dict[str, Any]:
-    """The charts and lists of one queue. A span without a row counts as zero."""
+    """Return the charts and lists of one queue. A span without a row counts as zero."""
     newest = found.get(moments[-1])
     over = moments[-1] + dt.timedelta(seconds=seconds)
     spans = [RolledUp(found.get(moment)) for moment in moments]
@@ -137,7 +137,7 @@ def _most(counted: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
 
 
 def _all(rows: Any, moments: Sequence[dt.datetime]) -> list[dict[str, Any]]:
-    """A table row for each queue: sums, the longest times, and lines of two columns."""
+    """Return a table row per queue: sums, the longest times, and sparklines of two columns."""
     summed, longest = ("sent", "completed", "failed", "dead_lettered"), ("wait_p95", "run_p95")
     found: dict[str, dict[dt.datetime, dict[str, Any]]] = defaultdict(dict)
     fields = (*summed, *longest, "queue_name", "bucket", "seconds", "backlog", "busy")
@@ -169,7 +169,7 @@ def _all(rows: Any, moments: Sequence[dt.datetime]) -> list[dict[str, Any]]:
 
 @admin.register(RollupRun)
 class RollupRunAdmin(RecordAdmin):
-    """The runs of the roll-up job: the spans each computed, and when."""
+    """The runs of the roll-up job, with the period that each computed."""
 
     list_display = ["id", "seconds", "began", "ended", "buckets", "removed", "finished"]
     began = column(gettext_lazy("from"), lambda run: moment(run.from_at))

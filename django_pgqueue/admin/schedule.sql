@@ -1,4 +1,4 @@
--- The last messages of a schedule, among the newest %(look)s of its queue: id, and the tick.
+-- Id and tick of a schedule's last messages, found among the newest %(look)s messages of its queue.
 SELECT id, headers #>> '{{x-schedule,at}}'
 FROM (SELECT id, headers FROM pgqueue_message WHERE queue_id = %(queue)s
       ORDER BY id DESC LIMIT (SELECT %(look)s::bigint)) m

@@ -1,4 +1,4 @@
-"""The admin of schedules. They are changed, paused and run without a restart."""
+"""The admin of schedules. Users change, pause and run them without restarting consumers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from django_pgqueue.templatetags.pgqueue_admin import EMPTY, when
 
 __all__ = ["ScheduleAdmin"]
 
-#: How many ticks are shown, and in how many messages of the queue the last ones are searched.
+#: The number of ticks shown, and of the newest messages that are searched for past ticks.
 TICKS, LOOK = 5, 2000
 
 
@@ -55,7 +55,7 @@ class SchedulesPage(Page):
 
 
 class _SchedulePage(Page):
-    """Acts on one schedule, and redirects to the page that has the button."""
+    """Acts on one schedule, and redirects to the page with the button."""
 
     permission = "change_schedule"
     is_post = True
@@ -76,7 +76,7 @@ class _SchedulePage(Page):
 
 
 class RunPage(_SchedulePage):
-    """Sends a message of a schedule now. Its ticks stay as they are."""
+    """Sends a schedule's message now. The schedule's ticks do not change."""
 
     name = "schedule_run"
     route = "<int:pk>/run/"
@@ -103,7 +103,7 @@ class PausePage(_SchedulePage):
     def act(self, schedule: Schedule) -> None:
         schedule.paused = self.paused
         if schedule.ended_at is not None and not self.paused:
-            # No longer declared: a consumer would end it again.
+            # Forget the declaration: because of it a consumer would end the schedule again.
             schedule.ended_at = schedule.declared = None
         schedule.save()
         self.owner.log_change(self.request, schedule, "Paused." if self.paused else "Resumed.")
@@ -119,7 +119,7 @@ class ResumePage(PausePage):
 
 
 class ScheduleForm(generic.ModelForm):
-    """The settings of a schedule, each in one line."""
+    """The settings of a schedule."""
 
     interval = SpanField(
         required=False,
@@ -147,7 +147,7 @@ class ScheduleForm(generic.ModelForm):
 
 @admin.register(Schedule)
 class ScheduleAdmin(PageAdmin):
-    """All schedules. A change to a declared one holds until its declaration changes."""
+    """All schedules. A change to a declared schedule lasts until its declaration changes."""
 
     form = ScheduleForm
     formfield_overrides = {models.TextField: {"widget": AdminTextInputWidget}}
@@ -187,7 +187,7 @@ class ScheduleAdmin(PageAdmin):
 
     @admin.display(description=gettext_lazy("last ticks"))
     def last_ticks(self, schedule: Schedule) -> str:
-        """The last ticks, with links to their messages."""
+        """Return the times of the last ticks, with links to their messages."""
         pk, params = schedule.queue_id, {"name": schedule.name, "look": LOOK, "most": TICKS}
         rows = ask("schedule", {"queue": pk, **params}, using=str(schedule._state.db))
         if not rows:
@@ -195,7 +195,7 @@ class ScheduleAdmin(PageAdmin):
         links = []
         for message_id, text in rows:
             at = ""
-            with suppress(ValueError):  # any sender can write the header
+            with suppress(ValueError):  # Any sender can set this header.
                 at = when(parse_datetime(text or ""))
             links.append((at, self.message_link(message_id, pk)))
         return format_html_join(", ", "{}: {}", links)

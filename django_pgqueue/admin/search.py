@@ -37,15 +37,15 @@ __all__ = [
     "is_number",
 ]
 
-#: The value of ``state`` in an address for all archived messages.
+#: The value of the URL parameter ``state`` for all archived messages.
 ARCHIVED = "archived"
 #: Maximum number of messages tested against a filter without an index.
 LOOK = 100_000
-#: Maximum number of rows tested to find the messages in one place, if there are no filters.
+#: Maximum number of rows that a search without filters tests, unless its limit is higher.
 SCAN = 10_000
 #: Maximum number of messages of one action.
 MOST = 1_000_000
-#: Bodies and headers that take more bytes in the database are not searched.
+#: Maximum size on disk, in bytes, of bodies and headers that are searched.
 LARGE = 100_000
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
@@ -63,7 +63,7 @@ class Found(NamedTuple):
 
     @classmethod
     def from_text(cls, text: str) -> Found | None:
-        """Parse the position at which the previous page ended; None if the text is invalid."""
+        """Parse the output of :meth:`as_text`. Return None if the text is invalid."""
         queue_id, _, rest = text.partition(":")
         pk, _, key = rest.partition(":")
         if not is_number(queue_id, 2**31) or not is_number(pk.removeprefix("-"), 2**63):
@@ -75,20 +75,20 @@ class Looked(NamedTuple):
     """The result of a search."""
 
     found: list[Found]
-    #: Where the search stopped before its end, after testing ``most`` messages.
+    #: The last tested message, if the search stopped at its limit of ``most`` messages.
     end: Found | None
     most: int
 
 
 class Extent(NamedTuple):
-    """The number of a queue's messages that a search finds, and their highest id."""
+    """The number of messages found in a queue, and their highest id."""
 
     number: int
     highest: int
 
 
 class Term(NamedTuple):
-    """A word of the search: ``body.customer:7``."""
+    """A search term, such as ``body.customer:7``."""
 
     column: str
     path: tuple[str, ...]
@@ -103,7 +103,7 @@ class Term(NamedTuple):
         return cls(column, tuple(path), value)
 
     def condition(self, number: int) -> tuple[str, dict[str, Any]]:
-        """SQL for message ``m``. Compares the value as JSON, if it parses, and as text."""
+        """Return SQL that compares the value, as text and as JSON, and the parameters."""
         values = [json.dumps(self.value)]
         with suppress(RecursionError, ValueError):
             values.append(as_jsonb(json.loads(self.value)))
@@ -127,18 +127,18 @@ class Search:
     newer: dt.timedelta | None = None
     terms: tuple[Term, ...] = ()
     ids: tuple[int, ...] | None = None
-    #: Archived messages, with any outcome.
+    #: Only archived messages, with any outcome.
     archived: bool = False
-    #: The oldest first, where the list is the newest first.
+    #: Whether the oldest messages come first. It has no effect on ``LIVE`` places.
     oldest: bool = False
     #: Only messages that existed at this time.
     asked_at: dt.datetime | None = None
-    #: Errors for the filters in the address that could not be parsed.
+    #: Error messages about filters that could not be parsed.
     wrong: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
     def of(cls, query: Mapping[str, str], seen: Iterable[int] | None) -> Search:
-        """The search of an address's parameters, limited to the queues in ``seen``."""
+        """Make a search from URL parameters, limited to the queue ids in ``seen`` (None: all)."""
         wrong: list[str] = []
         queues = None if seen is None else tuple(seen)
         if query.get("queue"):
@@ -167,7 +167,7 @@ class Search:
                     _("Search for ids, body.customer:7 or headers.trace:abc, not “%s”.") % word
                 )
         if wrong:
-            queues = ()  # an invalid filter finds nothing, rather than everything
+            queues = ()  # An invalid filter finds nothing, rather than everything.
         return cls(
             place=places[0] if places else None,
             archived=query.get("state") == ARCHIVED,
@@ -183,7 +183,7 @@ class Search:
 
     @classmethod
     def from_text(cls, text: str, seen: Iterable[int] | None) -> Search:
-        """The search of a query string. See :meth:`of`."""
+        """Make a search from a query string. See :meth:`of`."""
         return cls.of(QueryDict(text).dict(), seen)
 
     @property
@@ -195,10 +195,10 @@ class Search:
     def find(
         self, limit: int, after: Found | None = None, *, using: str, look: int | None = None
     ) -> Looked:
-        """The first ``limit`` messages after ``after``, in list order.
+        """Return the first ``limit`` messages after ``after``, in list order.
 
         Arguments:
-            look: the most messages tested against filters without an index; None: ``LOOK``.
+            look: maximum number of tested messages; None: ``LOOK``, or ``SCAN`` without filters.
         """
         sql, params = self._sql(limit, after)
         params["look"] = look or params["look"]
@@ -213,13 +213,13 @@ class Search:
         return Looked(found, None, params["look"])
 
     def count(self, limit: int, *, using: str) -> int:
-        """The number of messages, at most ``limit``. Tests at most as many as one ``find``."""
+        """Return the number of messages, up to ``limit``, among those that :meth:`find` tests."""
         sql, params = self._sql(limit, None, ordered=False)
         [(count,)] = rows(f"SELECT count(*) FROM ({sql}) f WHERE matches", params, using=using)
         return int(count)
 
     def searched(self, *, using: str) -> int | None:
-        """About how many messages there are to search; None if no statistics tell."""
+        """Return the estimated number of messages to search; None for a ``LIVE`` place."""
         if self.place in LIVE:
             return None
         params = {"queues": self._params["queues"]}
@@ -227,12 +227,12 @@ class Search:
         return int(count)
 
     def extents(self, *, using: str) -> dict[int, Extent]:
-        """The number of messages and the highest id, by queue."""
+        """Return the number of messages and the highest id, by queue id."""
         found = self._of_all("count(*), max(id)", self, using)
         return {pk: Extent(*rest) for pk, *rest in found}
 
     def gather(self, asked_at: dt.datetime, *, using: str) -> dict[int, list[int]]:
-        """The ids of the messages that existed at ``asked_at``, by queue."""
+        """Return the ids of the messages that existed at ``asked_at``, by queue id."""
         search = replace(self, asked_at=asked_at)
         return dict(self._of_all("array_agg(id ORDER BY id)", search, using))
 
@@ -244,7 +244,7 @@ class Search:
         return rows(sql, params, using=using)
 
     def as_query(self) -> dict[str, str]:
-        """The query parameters of the list with this search."""
+        """Return the query parameters of the list that shows this search."""
         words = [str(pk) for pk in self.ids or ()]
         words += [f"{'.'.join([t.column, *t.path])}:{t.value}" for t in self.terms]
         found = {
@@ -283,7 +283,7 @@ class Search:
     def _sql(
         self, limit: int, after: Found | None, *, ordered: bool = True
     ) -> tuple[str, dict[str, Any]]:
-        """A statement whose rows are (queue_id, key, id, matches, ends), and its values."""
+        """Return SQL with the rows (queue_id, key, id, matches, ends), and its parameters."""
         backwards = self.place not in LIVE and not self.oldest
         after = after or Found(0, "", _HIGHEST if backwards else _LOWEST)
         params: dict[str, Any] = {
@@ -294,7 +294,7 @@ class Search:
             "after_key": after.key or None,
             "after_id": after.pk,
         }
-        conditions = []  # on s, the message's row in the table of its place
+        conditions = []  # Conditions on s, the message's row in its place's table.
         if self.ids is not None:
             conditions.append("s.id = ANY(%(ids)s::bigint[])")
         if self.attempts:
@@ -308,7 +308,7 @@ class Search:
             conditions.append(f"s.{entered} <= %(asked_at)s")
         if self.place in (Place.COMPLETED, Place.CANCELLED):
             conditions.append(f"s.state = '{self.place.name}'")
-        outer: list[str] = []  # on m, the message
+        outer: list[str] = []  # Conditions on m, the row of pgqueue_message.
         if self.group and self._table == "pgqueue_archive":
             outer.append("m.group_key = %(group)s")
         elif self.group:
@@ -324,13 +324,13 @@ class Search:
         return self._kept(conditions, backwards), params
 
     def _kept(self, conditions: list[str], backwards: bool) -> str:
-        """SQL for archived messages, or for all messages."""
+        """Return SQL that searches all messages, or the archived ones."""
         only, key, order = ["true"], "NULL::text", ["id"]
-        if self.place is Place.FAILED:  # its index finds them at any age, the last to fail first
+        if self.place is Place.FAILED:  # Failures have an index by time.
             only, key, order = ["state = 'FAILED'"], "archived_at", ["archived_at", "id"]
         if self.queues is not None:
             only.append(
-                f"queue_id = {int(self.queues[0])}"  # so that only its partition is planned
+                f"queue_id = {int(self.queues[0])}"  # The planner skips other queues' partitions.
                 if len(self.queues) == 1
                 else "queue_id = ANY(%(queues)s::int[])"
             )
@@ -362,7 +362,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Backlog:
-    """All messages in a queue, in any place."""
+    """All messages in a queue: ready, waiting, delayed and in flight."""
 
     queue_id: int
 
@@ -383,5 +383,5 @@ class Backlog:
 
 
 def is_number(text: str, below: int) -> bool:
-    """Whether a text is a whole number, zero or more, in ASCII digits."""
+    """Return whether a text is a whole number from 0 to ``below`` - 1, in ASCII digits."""
     return text.isascii() and text.isdigit() and len(text) < 20 and int(text) < below

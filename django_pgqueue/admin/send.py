@@ -27,7 +27,7 @@ __all__ = ["SendPage"]
 
 
 class SendForm(forms.Form):
-    """A message to send. ``copied`` is the message that fills in the form, if any."""
+    """The form of a message to send. ``copied`` is a message that fills it in, or None."""
 
     queue = forms.ModelChoiceField(Queue.objects.none(), label=_("Queue"))
     body = JSONText(required=False, strip=False, label=_("Body"), help_text=_("JSON; empty: null."))
@@ -39,8 +39,8 @@ class SendForm(forms.Form):
         required=False, min_value=-100, max_value=100, initial=0, label=_("Priority")
     )
     group = forms.CharField(required=False, empty_value=None, max_length=255, label=_("Group"))
-    dedup_key = forms.CharField(
-        required=False, empty_value=None, max_length=255, label=_("Dedup key")
+    unique = forms.CharField(
+        required=False, empty_value=None, max_length=255, label=_("Unique key")
     )
 
     def __init__(self, queues: QuerySet[Queue], queue: Queue, copied: Any, data: Any) -> None:
@@ -66,7 +66,7 @@ class SendForm(forms.Form):
         return self.cleaned_data["priority"] or 0
 
     def send(self) -> int:
-        """Send the message, with the secrets of the copied one. Returns its id."""
+        """Send the message, with masks replaced by the copied message's secrets. Return its id."""
         given = dict(self.cleaned_data)
         given["body"] = unmasked(given["body"], self.body_was)
         given["headers"] = unmasked(given["headers"], self.headers_was)
@@ -75,7 +75,7 @@ class SendForm(forms.Form):
 
 
 class SendPage(QueuePage):
-    """A form for one message. ``?copy=4711`` fills it in with a message of the queue."""
+    """The page with the form. ``?copy=4711`` fills it in with that message of the queue."""
 
     name = "queue_send"
     route = "<int:pk>/send/"
@@ -106,7 +106,7 @@ class SendPage(QueuePage):
         return self.render({"title": title, "back": back, "form": form, "copied": copied})
 
     def _copied(self, queue: Queue) -> Any:
-        """The message that the address names, if the user may see it."""
+        """Return the message to copy, or None. Raise Http404 if the user may not see it."""
         if "copy" not in self.request.GET:
             return None
         copied = find_message(self.request, self.request.GET["copy"])
@@ -117,7 +117,7 @@ class SendPage(QueuePage):
 
     def _tell(self, queue: Queue, sent: int, before: Any, copied: Any) -> None:
         new = Message.objects.filter(pk=sent, queue=queue, enqueued_at__gte=before)
-        told = gettext("Nothing was sent: message {id} of {queue} has this dedup key.")
+        told = gettext("Nothing was sent: message {id} of {queue} has this unique key.")
         if new.exists():
             told = gettext("Sent message {id} to {queue}.")
             self.owner.log_change(self.request, queue, f"Sent message {sent}.")

@@ -1,4 +1,4 @@
-"""The counts and times of a queue by span, and their charts."""
+"""The counts and times of a queue per time span, and their charts."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from django_pgqueue.templatetags.pgqueue_admin import lapse
 
 __all__ = ["COUNTS", "RolledUp", "Span", "charts"]
 
-#: The counts of a span.
+#: The names of a span's counts.
 COUNTS = ("sent", "completed", "retried", "failed", "dead_lettered", "busy")
 PERCENTILES = (50, 95, 99)
 
 
 @dataclass
 class Span:
-    """The counts and times of one span, summed over all processes."""
+    """The counts and times of a span of time, summed over all processes."""
 
     counts: Counter[str] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)  # histograms
@@ -33,7 +33,7 @@ class Span:
     oldest: float | None = None
 
     def add(self, row: dict[str, Any]) -> None:
-        """Add a row of the history."""
+        """Add a row of the queue's history to this span."""
         self.counts.update({name: row[name] for name in COUNTS})
         self.waits.update(row["waits"])
         self.runs.update(row["runs"])
@@ -42,12 +42,12 @@ class Span:
             self.oldest = max(self.oldest or 0.0, row["oldest"] or 0.0)
 
     def percentiles(self, kind: str) -> list[float | None]:
-        """The percentiles of ``waits`` or ``runs``, in seconds."""
+        """Return the percentiles of ``waits`` or ``runs``, in seconds."""
         return [quantile(getattr(self, kind), part / 100) for part in PERCENTILES]
 
 
 class RolledUp(Span):
-    """A span with the numbers of a roll-up, whose percentiles are exact."""
+    """A span filled from a roll-up, which has exact percentiles."""
 
     def __init__(self, row: Rollup | None) -> None:
         super().__init__(depth=getattr(row, "backlog", 0))
@@ -65,7 +65,7 @@ def charts(
     *,
     running: bool,
 ) -> list[Chart]:
-    """The charts of these spans, without empty ones.
+    """Return the charts of these spans. Leave out empty charts.
 
     Arguments:
         moments: the start of each span.

@@ -1,7 +1,7 @@
--- Where a message m stands: its place, its deliveries, whether a reader has or had it, and which consumer
--- process. A group is known by the name g, as places/first has it. P3, P5.
+-- The state of a message m: its place, its deliveries, whether it has a lease, even an expired one, and the
+-- consumer process that holds the lease. The part places/first reads the message's group from g. P3, P5.
 
--- {standing/of}: no row for a message that is in no queue any more
+-- {standing/of}: one row, or no row if the message is no longer in a queue
 (SELECT CASE WHEN {places/due} THEN 'due' WHEN {places/in_flight} THEN 'in_flight'
              WHEN {places/delayed} THEN 'delayed' END AS place,
         vt, read_ct, attempts, first_read_at, last_read_at, state = 'PROCESSING' AS leased,
@@ -24,7 +24,7 @@ UNION ALL
 (SELECT 'ready', NULL, 0, 0, NULL, NULL, false, NULL FROM pgqueue_ready r
  WHERE r.queue_id = m.queue_id AND -r.priority = -m.priority::smallint AND r.id = m.id OFFSET 0)
 
--- {standing/all}: of several messages, each looked up by its keys
+-- {standing/all}: the states of several messages, each looked up by its keys
 SELECT m.id, s.*
 FROM unnest(%(ids)s::bigint[], %(queues)s::int[], %(priorities)s::int[], %(groups)s::text[])
      AS m (id, queue_id, priority, group_key)

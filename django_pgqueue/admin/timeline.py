@@ -49,7 +49,7 @@ class Step(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """The ``x-dead-letter`` header. Senders can set it too, so each value may be missing."""
+    """The values of the ``x-dead-letter`` header. Senders can set it too, so any may be missing."""
 
     source: str | None
     error: str | None
@@ -60,7 +60,7 @@ class DeadLetter(NamedTuple):
 
 
 def dead_letter(headers: Any) -> DeadLetter | None:
-    """Parse the ``x-dead-letter`` header; None if the message is no dead letter."""
+    """Parse the ``x-dead-letter`` header. Return None if the message has none."""
     told = headers.get(HEADER) if isinstance(headers, dict) else None
     if not isinstance(told, dict):
         return None
@@ -94,7 +94,7 @@ def dead_letter(headers: Any) -> DeadLetter | None:
 
 @dataclass
 class Life:
-    """A message with its state, its outcome and its attempts, to make its timeline."""
+    """A message with its state, outcome and attempts. :meth:`steps` makes its timeline."""
 
     message: Message
     standing: Standing | None
@@ -102,16 +102,16 @@ class Life:
     died: DeadLetter | None
     attempts: Sequence[Attempt]
     around: Surroundings
-    link: Callable[[int, int], str]  # to a message, by its id and its queue's
+    link: Callable[[int, int], str]  # Makes a link from a message id and a queue id.
 
     def steps(self) -> list[Step]:
-        """The history of the message, in order, and its next step."""
+        """Return the message's past steps in order, followed by its end or its next step."""
         past = sorted(self._past(), key=lambda step: step.at)
         return [*past, *self._end()]
 
     @property
     def _readable_at(self) -> dt.datetime:
-        """When it could be read first."""
+        """The first time at which the message could be read."""
         sent, scheduled = self.message.enqueued_at, self.message.scheduled_at
         return sent if scheduled is None else max(sent, scheduled)
 
@@ -128,7 +128,7 @@ class Life:
         yield from self._deliveries()
 
     def _origin(self) -> str:
-        """Who sent the message, as far as its headers say."""
+        """Return "Sent by ..." if the headers name a schedule or a replayed message, else ""."""
         headers = self.message.headers if isinstance(self.message.headers, dict) else {}
         schedule, original = headers.get("x-schedule"), headers.get("x-replay-of")
         if isinstance(schedule, dict) and isinstance(schedule.get("name"), str):
@@ -140,7 +140,7 @@ class Life:
         return ""
 
     def _death(self, died: DeadLetter, died_at: dt.datetime) -> Iterator[Step]:
-        """The steps of a dead letter in its source queue, and its move to this one."""
+        """Yield a dead letter's steps in its source queue, and its move to this queue."""
         source = visible(died.source or "") or _("its queue")
         if died.sent_at is not None:
             yield Step(died.sent_at, _("Sent to %s") % source)
@@ -153,7 +153,7 @@ class Life:
             yield Step(self.message.enqueued_at, _("Sent to %s") % self.message.queue)
 
     def _deliveries(self) -> Iterator[Step]:
-        """The first and the last delivery. Steps of failed attempts have the others."""
+        """Yield the first and the last delivery, and how many deliveries had no outcome."""
         told: Any = self.standing or self.outcome
         first, last = (getattr(told, f"{name}_read_at", None) for name in ("first", "last"))
         read_ct, ran = getattr(told, "read_ct", 0), getattr(told, "attempts", 0)
@@ -172,7 +172,7 @@ class Life:
             yield Step(last, text % number(silent), "bad")
 
     def _attempts(self) -> Iterator[Step]:
-        """The failed attempts; a traceback that repeats the one before is left out."""
+        """Yield the failed attempts. Leave out a traceback that equals the previous one."""
         told: Any = self.standing or self.outcome
         starts = {
             getattr(told, "attempts", 0): getattr(told, "last_read_at", None),
@@ -190,7 +190,7 @@ class Life:
             lasted = _between(starts.get(each.attempt), each.at)
             if lasted is not None and lasted >= 0:
                 text += _(" after %s") % lapse(lasted)
-            # An attempt is stored a moment after the move to the dead-letter queue.
+            # The last attempt is stored just after the dead-lettering: give both the same time.
             died_at = (self.died and self.died.died_at) or each.at
             at = min(each.at, died_at) if 0 <= (_between(died_at, each.at) or 0) < 5 else each.at
             error = f"{each.error_class.rpartition('.')[2]}: {each.message}"
@@ -214,7 +214,7 @@ class Life:
             yield _next(standing, standing.vt)
 
     def _error(self, error: str | None) -> tuple[str, str]:
-        """An error's first line and its traceback; empty if the step of an attempt has them."""
+        """Return an error's first line and traceback, or empty texts if an attempt shows them."""
         if not error:
             return "", ""
         ends = (each.traceback.rstrip().rpartition("\n")[2] for each in self.attempts)
@@ -224,7 +224,7 @@ class Life:
 
 
 def _next(standing: Standing, vt: dt.datetime) -> Step:
-    """The next step, or the overdue one."""
+    """Return the next step, at ``vt``: a lease ends or the message becomes readable."""
     past = seconds_since(vt)
     if standing.place is Place.IN_FLIGHT:
         return Step(vt, _("In flight: the lease ends in %s") % age(-past), "next")

@@ -1,4 +1,4 @@
-"""Why a message is not delivered now, in one line."""
+"""Explains in one line why a message is not delivered now."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def why(
     *,
     is_dead_letter: bool,
 ) -> str:
-    """The reasons, as HTML; ``link`` makes a link to a message from its id and its queue's."""
+    """Return the reasons as HTML. ``link`` makes a link from a message id and a queue id."""
     reasons = _reasons(message, standing, around, link, is_dead_letter)
     return format_html_join("; ", "{}", ((each,) for each in reasons))
 
@@ -72,14 +72,14 @@ def _in_flight(message: Message, standing: Standing, around: Surroundings) -> st
 
 
 def process_name(pk: int, around: Surroundings) -> str:
-    """The name of a process that held the message, or its id once its row is gone."""
+    """Return the name of a process that held the message, or its id if its row is gone."""
     return around.processes.get(str(pk)) or _("process %s") % pk
 
 
 def _waits(
     message: Message, around: Surroundings, link: Callable[[int, int], str]
 ) -> Iterator[str]:
-    """The reason of a message that waits in its FIFO group."""
+    """Yield the reason why a message waits in its FIFO group."""
     before = around.waiting_before + (around.head is not None)
     more = around.waiting_before >= MOST_COUNTED
     told: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The database objects behind the models. Only this package composes SQL identifiers."""
+"""The database objects that the models use. Only this package composes SQL identifiers."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
--- Deletes what the live tables still have of an unlogged queue whose messages a crash has removed:
--- the rows and dedup keys of messages that no longer exist. Messages sent since the crash stay. The
--- engine calls it before it opens such a queue, and claim_keys.sql before it looks for a key.
+-- Deletes the rows and unique keys of messages that no longer exist, after a crash has emptied the
+-- message table of an unlogged queue. Messages sent since the crash stay. The engine calls this
+-- function before it opens such a queue, and claim_keys.sql before it looks for a key.
 --
--- Returns whether it deleted anything. A role that may only send deletes the dedup keys, and leaves
--- the rest to a consumer; any other role without the rights deletes nothing. A standby cannot read
--- an unlogged table, hence the first test. Sessions cache plans: without enable_seqscan, a plan made
--- while a table was small would scan it for good.
+-- Returns whether it deleted anything. A role that may only send deletes the unique keys, and leaves
+-- the rest to a consumer. Other roles without the rights delete nothing. The first test is for a
+-- standby, which cannot read unlogged tables. Sessions cache plans: without enable_seqscan, a plan
+-- made while a table was small would scan it for good.
 CREATE FUNCTION {schema}.pgqueue_clear_lost(queue_number integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
@@ -17,17 +17,17 @@ BEGIN
         RETURN false;
     END IF;
     PERFORM FROM {schema}.pgqueue_unlogged WHERE queue_id = queue_number;
-    IF FOUND OR NOT has_table_privilege('{schema}.pgqueue_dedup', 'DELETE')
+    IF FOUND OR NOT has_table_privilege('{schema}.pgqueue_claim', 'DELETE')
              OR has_column_privilege(to_regclass(message)::oid, 'id', 'SELECT') IS NOT TRUE THEN
         RETURN false;
     END IF;
 
-    EXECUTE format(clear, 'dedup', queue_number, message, 't.id');
+    EXECUTE format(clear, 'claim', queue_number, message, 't.id');
     IF NOT has_table_privilege('{schema}.pgqueue_unlogged', 'INSERT') THEN
         RETURN true;
     END IF;
 
-    -- One session at a time: another one goes on meanwhile, as if nothing were left.
+    -- Only one session at a time deletes from the other tables. The rest proceed without deleting.
     IF NOT pg_try_advisory_xact_lock(hashtextextended('pgqueue.clear_lost', queue_number)) THEN
         RETURN false;
     END IF;
@@ -35,7 +35,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    -- Followers first: the trigger on ready and deferred chooses new heads among those that stay.
+    -- Followers go first, so that the trigger on the next tables makes no lost message a head.
     EXECUTE format(clear, 'waiting', queue_number, message, 't.id');
     EXECUTE format(clear, 'lease', queue_number, message, 'ANY(t.ids)');
     EXECUTE format(clear, 'deferred', queue_number, message, 't.id');

@@ -1,7 +1,7 @@
 """Rights on the queues' tables for database roles that do not own them.
 
-Rights are kept by the server alone. Those on all queues are rights on the two parents too, and a
-new queue's own tables inherit them from there.
+Only the server stores rights. Rights on all queues include rights on the two parent tables; the
+tables of a new queue copy those.
 """
 
 from __future__ import annotations
@@ -16,30 +16,29 @@ __all__ = ["INHERITED", "KINDS", "copy", "extend", "inherit", "role_exists", "st
 
 _KEPT = "SELECT, INSERT, UPDATE, DELETE"
 
-# By table without its prefix. A statement of a role fires triggers with the
-# rights of that role: a send needs the tables that messages are put in order in.
+# The rights of each kind of role, by table name without its prefix. Triggers run with the rights of
+# the role whose statement fires them, so a sender needs rights on the live tables.
 _SENDER = {
     "queue": "SELECT",
     "binding": "SELECT",
-    # Not enqueued_at: a sender must not be able to backdate a message.
+    # Without enqueued_at, so that no sender can backdate a message.
     "message": "SELECT (id), INSERT (id, failure, queue_id, source_id, scheduled_at, priority, "
-    "group_key, dedup_key, headers, body)",
+    "group_key, unique_key, headers, body)",
     "message_id_seq": "USAGE",
     "wake": "SELECT, UPDATE",
     "ready": "INSERT",
     "deferred": "INSERT",
     "waiting": "INSERT",
     "recheck": "INSERT",
-    "dedup": _KEPT,
+    "claim": _KEPT,
     "unlogged": "SELECT",
 }
 _CONSUMER = {
     **_SENDER,
     "unlogged": "SELECT, INSERT",
     "message": "SELECT, DELETE, INSERT (id, failure, queue_id, source_id, scheduled_at, priority, "
-    "group_key, dedup_key, headers, body)",
+    "group_key, unique_key, headers, body)",
     "archive": "SELECT, INSERT",
-    "live": "SELECT",
     **dict.fromkeys(("ready", "deferred", "lease", "waiting", "group", "recheck"), _KEPT),
     "process": _KEPT,
     "history": "SELECT, INSERT, UPDATE",
@@ -49,7 +48,7 @@ _CONSUMER = {
 _ANALYST = dict.fromkeys(
     (
         *("queue", "binding", "process", "message", "archive", "live", "message_id_seq", "wake"),
-        *("ready", "deferred", "lease", "waiting", "group", "recheck", "dedup", "unlogged"),
+        *("ready", "deferred", "lease", "waiting", "group", "recheck", "claim", "unlogged"),
         *("rollup", "rollup_run", "lake", "export_run", "purge_mark", "attempt", "schedule"),
         *("bulk_action", "bulk_action_part", "history"),
     ),
@@ -88,7 +87,7 @@ _RIGHTS = {
 }
 KINDS = tuple(_RIGHTS)
 
-# Functions that the statements of a role call by themselves, in triggers or in policies.
+# Functions that triggers and policies call with the rights of the role.
 _FUNCTIONS = {
     "sender": "^pgqueue_(wake|sent)$",
     "consumer": "^pgqueue_(may|wake|sent|go_on|next_heads)$",
@@ -97,7 +96,7 @@ _FUNCTIONS = {
     "spark": "^pgqueue_(may|(wake|sent|go_on|next_heads)(_unlogged)?)$",
 }
 
-# A right on a table of an early migration by which the kind of a role is known, the widest first.
+# A right that identifies each kind of role, the widest kind first. All databases have the tables.
 _MARKS = (
     ("operator", "pgqueue_queue", "UPDATE"),
     ("spark", "pgqueue_staging", "INSERT"),
@@ -149,16 +148,16 @@ def statements(
     *,
     revoke: bool = False,
 ) -> list[str]:
-    """The GRANTs (or REVOKEs) for a role, as SQL.
+    """Return the GRANT (or REVOKE) statements for a role.
 
-    ``kind`` is one of ``KINDS``. ``queues`` are ids of queues; None means all, those made later
-    too. ``targets`` are ids of queues that only get messages, as dead-letter queues.
+    ``kind`` is one of ``KINDS``. ``queues`` are ids; None means all queues, including later ones.
+    ``targets`` are ids of queues that the role may only send to, such as dead-letter queues.
     """
     cursor.execute(
         "SELECT quote_ident(n.nspname), c.relname, c.relkind = 'S' "
         "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-        "WHERE n.oid = (SELECT relnamespace FROM pg_class "
-        "               WHERE oid = to_regclass('pgqueue_message')) "
+        "WHERE (n.oid = (SELECT relnamespace FROM pg_class "
+        "                WHERE oid = to_regclass('pgqueue_message')) OR n.nspname = 'pgmq') "
         "AND c.relname ~ '^pgqueue_' AND c.relkind IN ('r', 'p', 'v', 'S') ORDER BY c.relname"
     )
     relations = cursor.fetchall()
@@ -167,7 +166,7 @@ def statements(
         rights = _rights_on(name, kind, queues, targets)
         if rights:
             found.append(f"{rights} ON {'SEQUENCE' if is_sequence else 'TABLE'} {schema}.{name}")
-    schemas = {schema for schema, _, _ in relations}
+    schemas = {schema for schema, _, _ in relations} - {"pgmq"}
     cursor.execute(
         "SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.proname ~ %s "
         "AND p.pronamespace = (SELECT relnamespace FROM pg_class "
@@ -176,14 +175,14 @@ def statements(
     )
     found += [f"EXECUTE ON FUNCTION {signature}" for (signature,) in cursor.fetchall()]
     # The schema of PGMQ's functions, which run with the caller's rights on the tables above.
-    cursor.execute("SELECT to_regclass('pgmq._queue') IS NOT NULL")
+    cursor.execute("SELECT to_regclass('pgmq.own_queue') IS NOT NULL")
     if cursor.fetchone()[0]:
         found.append("USAGE ON SCHEMA pgmq")
         if kind == "operator":
             found.append("INSERT, UPDATE, DELETE ON TABLE pgmq.topic_bindings")
     cursor.execute("SELECT quote_ident(%s), quote_ident(current_database())", [role])
     quoted, database = cursor.fetchone()
-    if kind == "spark":  # writes of rows with a delay or a dedup key
+    if kind == "spark":  # to write rows with a delay or a unique key
         found.append(f"TEMPORARY ON DATABASE {database}")
     if revoke:
         return [f"REVOKE {each} FROM {quoted};" for each in found]
@@ -209,16 +208,16 @@ def _of(kind: str, base: str) -> str | None:
 
 
 def inherit(cursor: Any, queue_id: int) -> None:
-    """Give the tables of a new queue the rights that roles have on those of all queues."""
+    """Give roles that have rights on all queues the same rights on a new queue's tables."""
     cursor.execute(INHERITED, {"queue_id": int(queue_id)})
     for (grant,) in cursor.fetchall():
         cursor.execute(grant)
 
 
 def extend(cursor: Any, tables: Collection[str]) -> None:
-    """Give the roles that have rights already those on tables that a later migration makes.
+    """Give existing roles the rights of their kind on tables that a later migration makes.
 
-    So an upgrade needs no second run of ``pgqueue_grants``.
+    An upgrade therefore needs no second run of ``pgqueue_grants``.
     """
     kinds: dict[str, str] = {}
     for kind, table, mark in _MARKS:
@@ -233,14 +232,16 @@ def extend(cursor: Any, tables: Collection[str]) -> None:
 
 
 def copy(cursor: Any, source: str, target: str) -> None:
-    """Give a table the rights that roles other than the owner have on another, by column too."""
+    """Copy the rights on ``source`` and its columns to ``target``, except the owner's."""
     for rights, role, option in _rights_of_others(cursor, source):
         cursor.execute(f"GRANT {rights} ON {target} TO {role}{option}")
 
 
 def _rights_of_others(cursor: Any, table: str) -> list[tuple[str, str, str]]:
-    """The rights of roles other than the owner on a table, or on columns of it, and whether they
-    may grant them to others."""
+    """Return the rights of roles other than the owner on a table or its columns.
+
+    Each is a tuple (right, role, grant option), in SQL.
+    """
     cursor.execute(
         f"SELECT privilege, role, option FROM {_RIGHTS_OF_OTHERS} WHERE id = %s::regclass "
         "ORDER BY 1, 2",

@@ -2,13 +2,14 @@
 --
 -- A statement that removes heads (an ack, a dead letter, an operator's DELETE) chooses all their
 -- successors in the same transaction. It never waits: for a locked group it inserts a recheck,
--- which the next reader processes after the commits.
+-- which the next reader processes after both transactions have ended.
 
 -- Sessions cache plans, and a plan made while a table was small would scan it for good. The
 -- statements are therefore pinned to indexes and to row addresses (ctid).
 
--- Takes the ctids of groups whose heads are gone; the caller holds their row locks. Returns how
--- many groups have a new head. Each statement sees everything committed before it.
+-- Chooses the new heads of groups whose heads are gone. Takes the ctids of the groups' rows, which
+-- the caller has locked. Returns how many waiting messages became heads. Each statement sees
+-- everything committed before it.
 CREATE FUNCTION {schema}.pgqueue_next_heads(places tid[]) RETURNS integer
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
@@ -17,12 +18,12 @@ DECLARE
     found integer[];
     seen bigint;
 BEGIN
-    -- Repeats if an operator removed the next head meanwhile. A group with a new head was updated,
-    -- so its ctid has changed.
+    -- Repeats if an operator removed the next head meanwhile. Groups that have a new head do not
+    -- match again: the update changed their ctid.
     LOOP
-        -- Followers leased in one batch with the old head are still in flight. The next head comes
-        -- after them, unless an earlier message was put back into the group. Followers are matched
-        -- by queue too: a dead-lettered follower keeps its id in another queue.
+        -- Followers that were leased in one batch with the old head are still in flight. The first
+        -- of them becomes the head, unless an earlier message was put back into waiting. Followers
+        -- are matched by queue too: a dead-lettered follower keeps its id in another queue.
         WITH line AS MATERIALIZED (
             SELECT g.ctid AS place, g.queue_id, g.group_key, g.followers, f.id, f.priority
             FROM {schema}.pgqueue_group g LEFT JOIN LATERAL (
@@ -84,9 +85,10 @@ BEGIN
 END
 $$;
 
--- Chooses the next heads after messages of groups were deleted from a table. If the deleted message
--- is a follower in a batch, the lock on the group's row is held until the commit. A concurrent
--- statement that removes the head then inserts a recheck, instead of choosing the deleted message.
+-- Chooses the next heads after messages of groups were deleted from ready or deferred. If the
+-- deleted message is a follower in a batch, the group's row stays locked until the commit. A
+-- concurrent statement that removes the head then inserts a recheck; it does not choose this
+-- message.
 CREATE FUNCTION {schema}.pgqueue_go_on(
     from_ready boolean, ids bigint[], queue_ids integer[], groups text[]
 ) RETURNS void
@@ -95,9 +97,9 @@ DECLARE
     blind boolean := current_setting('transaction_isolation') <> 'read committed';
     places tid[];
 BEGIN
-    -- Excludes heads that a read is moving from ready to deferred. Groups that need a recheck:
-    -- locked ones, since the lock's holder may not see this deletion, and all of them in a
-    -- transaction that keeps its first snapshot, since it may miss newer messages.
+    -- Excludes heads that a read is moving from ready to deferred. Locked groups need a recheck,
+    -- since the lock's holder may not see this deletion. If this transaction keeps its first
+    -- snapshot, all groups need one, since it may miss newer messages.
     SELECT array_agg(g.place) FILTER (WHERE g.head = m.id),
            array_agg(m.id) FILTER (WHERE blind OR g.place IS NULL),
            array_agg(m.queue_id) FILTER (WHERE blind OR g.place IS NULL),
@@ -112,7 +114,7 @@ BEGIN
            WHERE d.id = m.id AND d.queue_id + 0 = m.queue_id LIMIT 1) IS NULL;
 
     IF ids IS NOT NULL THEN
-        -- A group without a row, as after its queue was dropped, needs no recheck.
+        -- A group without a row needs no recheck: its queue may have been dropped.
         INSERT INTO {schema}.pgqueue_recheck (id, queue_id, group_key)
         SELECT m.id, m.queue_id, m.group_key
         FROM unnest(ids, queue_ids, groups) AS m (id, queue_id, group_key) CROSS JOIN LATERAL (
@@ -126,7 +128,7 @@ BEGIN
 END
 $$;
 
--- Most queues have no groups, so the trigger itself does as little as possible.
+-- The trigger does little by itself, since most queues have no groups.
 CREATE FUNCTION {schema}.pgqueue_members_gone() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     ids bigint[];

@@ -26,7 +26,7 @@ _TRIGGER = re.compile(r"CREATE TRIGGER (\w+)\s.*?\sON (?:[\w\"]+\.)?(\w+).*?;", 
 
 @dataclass(frozen=True)
 class Damage:
-    """An object that differs from the migrations' version, the difference, and its remedy."""
+    """An object that differs from the migrations' version, with the difference and its remedy."""
 
     kind: str
     name: str
@@ -40,8 +40,8 @@ class Damage:
 def damage(connection: Any) -> list[Damage]:
     """Report every missing or altered object of the queues' database.
 
-    Reports nothing if the applied migrations are older or newer than this release's: the last
-    release's processes may run on the next one's schema.
+    Reports nothing if the applied migrations are older or newer than this release's: processes of
+    the previous release may run on the next release's schema.
 
     >>> damage(connections["default"])
     []
@@ -177,5 +177,5 @@ def _statements_of(made: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _plain(text: str, schema: str) -> str:
-    """A statement in one line, without the schema's name."""
+    """Return a statement on one line, without the schema's name."""
     return " ".join(text.split()).replace(f"{schema}.", "")

@@ -1,11 +1,11 @@
--- The state of each live message is one row: in ready (never read, may be read), in deferred
--- (scheduled, leased or waiting to retry), in lease (leased together with others), or in waiting
+-- Each live message has its state in one row of one table: ready (readable, never read), deferred
+-- (scheduled, leased or waiting to retry), lease (leased together with other messages), or waiting
 -- (behind the head of its FIFO group).
 --
 -- All queues share these tables: few indexes, no DDL per queue, and no plan that grows with the
--- number of queues.
+-- queues.
 --
--- Each key ends with the message's whole key, (id, queue_id, enqueued_at): reads must not fail if
+-- Each key includes the message's whole key, (id, queue_id, enqueued_at): reads must not fail if
 -- two queues have the same id, or if an id was sent twice.
 --
 -- Each table has a replica identity: without one, a publication FOR ALL TABLES refuses each
@@ -22,8 +22,9 @@ CREATE TABLE pgqueue_ready (
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
 );
 
--- In reading order. Both columns ascend, so that one row comparison finds what comes after a
--- position. Not unique, see above. An index with an expression cannot be a replica identity.
+-- The order of reads. Both columns ascend, so that one row comparison finds the rows after a
+-- position. An id may occur twice, so it is not unique. Having an expression, it cannot be a
+-- replica identity.
 CREATE INDEX pgqueue_ready_key ON pgqueue_ready (queue_id, (-priority), id);
 
 ALTER TABLE pgqueue_ready REPLICA IDENTITY FULL;
@@ -41,22 +42,21 @@ CREATE TABLE pgqueue_deferred (
     priority smallint NOT NULL,
     state text NOT NULL,
     group_key text,
-    -- The error of the last attempt that had one.
+    -- The last error that an attempt reported.
     error text,
     PRIMARY KEY (id, queue_id, enqueued_at)
 ) WITH (
-    -- Leaves space for updates. And after a peak, when nearly all rows are dead, a scan of the
-    -- table must not look cheaper to the planner than its key.
+    -- The low fillfactor leaves space for updates. It also makes full scans look expensive to the
+    -- planner, even after a peak, when nearly all rows are dead.
     fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
 );
 
 CREATE INDEX pgqueue_deferred_vt_idx ON pgqueue_deferred (queue_id, vt);
 
--- Messages that one read took from ready, as long as they are settled together: one row, instead of
--- one row per message in deferred with two index entries each. A statement on a single message
--- first unfolds the lease into rows of deferred. All messages of a lease were delivered once, at
--- read_at.
+-- Batch leases: one row for all messages that one read took from ready, instead of a row of
+-- deferred with two index entries for each. A statement on a single message first unfolds the lease
+-- into rows of deferred. All messages of a lease were delivered once, at read_at.
 CREATE TABLE pgqueue_lease (
     head bigint NOT NULL,
     tail bigint NOT NULL,
@@ -65,7 +65,7 @@ CREATE TABLE pgqueue_lease (
     queue_id integer NOT NULL,
     process_id integer,
     priority smallint NOT NULL,
-    -- The messages still leased, in the order of their ids, and when each was sent.
+    -- The ids of the messages that are still leased, in order, and when each message was sent.
     ids bigint[] NOT NULL,
     enqueued_ats timestamptz[] NOT NULL,
     PRIMARY KEY (head, queue_id, read_at)
@@ -74,7 +74,7 @@ CREATE TABLE pgqueue_lease (
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
 );
 
--- Not compressed, since the rows are short-lived.
+-- Stored without compression, since the rows are short-lived.
 ALTER TABLE pgqueue_lease ALTER ids SET STORAGE EXTERNAL, ALTER enqueued_ats SET STORAGE EXTERNAL;
 
 CREATE INDEX pgqueue_lease_vt_idx ON pgqueue_lease (queue_id, vt);
@@ -117,8 +117,8 @@ CREATE TABLE pgqueue_group (
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
 );
 
--- Groups that may need a new head. Inserted by every send, and by settling statements that found
--- the group locked; processed by readers. Insert-only, so no sender waits.
+-- Groups that may need a new head. Every send to a group inserts a row, and so do settling
+-- statements that find the group locked. Readers process them. Never updated, so no sender waits.
 CREATE TABLE pgqueue_recheck (
     id bigint NOT NULL,
     queue_id integer NOT NULL,
@@ -132,23 +132,23 @@ CREATE INDEX pgqueue_recheck_idx ON pgqueue_recheck (queue_id, id);
 
 ALTER TABLE pgqueue_recheck REPLICA IDENTITY FULL;
 
--- Held dedup keys, each with its message and its expiry.
-CREATE TABLE pgqueue_dedup (
+-- Held unique keys, each with its message's id and its expiry.
+CREATE TABLE pgqueue_claim (
     id bigint NOT NULL,
     until timestamptz NOT NULL,
     queue_id integer NOT NULL,
-    dedup_key text NOT NULL,
-    PRIMARY KEY (queue_id, dedup_key)
+    unique_key text NOT NULL,
+    PRIMARY KEY (queue_id, unique_key)
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
 
-CREATE INDEX pgqueue_dedup_until_idx ON pgqueue_dedup (queue_id, until);
+CREATE INDEX pgqueue_claim_until_idx ON pgqueue_claim (queue_id, until);
 
 -- The unlogged queues whose messages the server still has. A crash empties this table together with
 -- the partitions of those queues; clear_lost.sql then deletes their rows from the tables above.
 CREATE UNLOGGED TABLE pgqueue_unlogged (queue_id integer PRIMARY KEY);
 
--- Every live message with its state: for people, not for the hot path. State and vt tell its place
--- (engine/places.sql), but for messages of waiting.
+-- Every live message with its state. For people; sends and reads do not use it. State and vt tell
+-- the message's place (engine/places.sql), except for rows of waiting.
 CREATE VIEW pgqueue_live AS
     SELECT id, queue_id, 'PENDING'::text AS state, enqueued_at AS vt, 0 AS read_ct, 0 AS attempts,
            priority, group_key, enqueued_at, NULL::timestamptz AS first_read_at,
@@ -173,4 +173,4 @@ CREATE VIEW pgqueue_live AS
 DROP VIEW IF EXISTS {schema}.pgqueue_live;
 DROP TABLE IF EXISTS {schema}.pgqueue_ready, {schema}.pgqueue_deferred, {schema}.pgqueue_lease,
     {schema}.pgqueue_waiting, {schema}.pgqueue_group, {schema}.pgqueue_recheck,
-    {schema}.pgqueue_dedup, {schema}.pgqueue_unlogged;
+    {schema}.pgqueue_claim, {schema}.pgqueue_unlogged;

@@ -1,4 +1,4 @@
-"""Locks that block other sessions: waited for briefly, and retried after a pause."""
+"""Take locks that block other sessions: wait briefly, and retry after a pause."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def briefly(
     seconds: float,
     kept: Container[str | None] = KEPT,
 ) -> R:
-    """Run ``act``, which locks a queue's tables, with short waits for the locks.
+    """Run ``act``, a transaction that locks a queue's tables, with short waits for the locks.
 
-    A session that waits for a lock blocks every session behind it. ``act``, a transaction,
-    therefore gets the number of seconds that it may wait. Between two tries is a pause in which the
-    other sessions proceed. ``tries`` yields pairs of both in seconds, without end.
+    A session that waits for a lock blocks every session behind it. ``act`` therefore takes the
+    number of seconds that it may wait. After a failed try comes a pause, in which other sessions
+    proceed. ``tries`` yields pairs (wait, pause) in seconds, without end.
 
     Raises QueueBusy if the next try would start more than ``seconds`` after the call.
     """
@@ -49,11 +49,11 @@ def briefly(
 
 
 def keep_vacuum_off(cursor: Any, tables: Iterable[str]) -> None:
-    """Keep autovacuum off some tables until the end of the transaction; cancels a running one.
+    """Cancel autovacuum on some tables, and keep it off until the end of the transaction.
 
     PostgreSQL cancels an autovacuum after a session has waited for it for ``deadlock_timeout``,
-    which is longer than :func:`briefly` waits. This function therefore waits for it, with a lock
-    that conflicts with no read and no write, so that it blocks no other session.
+    which is longer than :func:`briefly` waits. This function therefore waits longer, for a lock
+    that blocks neither reads nor writes.
     """
     cursor.execute(
         "SELECT 2 * current_setting('deadlock_timeout')::interval, "
@@ -61,7 +61,7 @@ def keep_vacuum_off(cursor: Any, tables: Iterable[str]) -> None:
         [list(tables)],
     )
     long_enough, there = cursor.fetchone()
-    if there:  # a queue without tables can still be dropped
+    if there:  # a queue can be dropped even if its tables are missing
         timeout = milliseconds(long_enough.total_seconds())
         with settings_for(cursor, lock_timeout=timeout, statement_timeout="0"):
             cursor.execute(f"LOCK TABLE {', '.join(there)} IN SHARE UPDATE EXCLUSIVE MODE")
@@ -88,7 +88,7 @@ def set_locally(cursor: Any, **settings: str) -> None:
 
 
 def milliseconds(seconds: float) -> str:
-    """A duration in the notation of server settings.
+    """Return a duration as server settings write it.
 
     >>> milliseconds(0.05)
     '50ms'

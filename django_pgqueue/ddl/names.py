@@ -26,12 +26,12 @@ LIVE = (
     "pgqueue_waiting",
     "pgqueue_group",
     "pgqueue_recheck",
-    "pgqueue_dedup",
+    "pgqueue_claim",
 )
 
 
 def own_table(parent: str, queue_id: int) -> str:
-    """A queue's partition of a parent table. It may itself be partitioned by time.
+    """Return the name of a queue's partition of a parent table. It may be partitioned by time.
 
     >>> own_table("pgqueue_archive", 7)
     'pgqueue_archive_q7'
@@ -40,17 +40,17 @@ def own_table(parent: str, queue_id: int) -> str:
 
 
 def own_tables(queue_id: int) -> tuple[str, str]:
-    """A queue's message table and its archive table."""
+    """Return the names of a queue's message table and archive table."""
     return own_table(MESSAGE, queue_id), own_table(ARCHIVE, queue_id)
 
 
 def wake_sequence(queue_id: int) -> str:
-    """The sequence that tells a queue's sends whether to notify."""
+    """Return the name of the sequence with the time of the queue's last notification."""
     return f"pgqueue_wake_q{int(queue_id)}"
 
 
 def table_names(queue_id: int) -> dict[str, Any]:
-    """The names of one queue's own tables and sequence, for the text of a statement.
+    """Return the placeholders of one queue's tables and sequence, for the text of a statement.
 
     >>> table_names(7)["message"]
     'pgqueue_message_q7'

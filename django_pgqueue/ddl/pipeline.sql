@@ -1,8 +1,8 @@
 -- Tables of the Spark pipeline.
 
--- Rows of an uncommitted write, under the token of the task that wrote them, in pieces of COPY's
--- text format: staging adds little to the cost of sending. A server crash empties the table; the
--- write then sends nothing, and Spark runs it again.
+-- Rows of an uncommitted write, in pieces of COPY's text format, so that staging costs little. The
+-- token is the task's that wrote them. A server crash empties the table; the write then sends
+-- nothing, and Spark runs it again.
 CREATE UNLOGGED TABLE pgqueue_staging (
     token uuid NOT NULL,
     place integer NOT NULL,
@@ -11,10 +11,10 @@ CREATE UNLOGGED TABLE pgqueue_staging (
     PRIMARY KEY (token, place)
 );
 
--- Not compressed, since the lines are read once and soon.
+-- Stored without compression, since the lines are read once and soon.
 ALTER TABLE pgqueue_staging ALTER lines SET STORAGE EXTERNAL;
 
--- The last version that each application has written. Writing it again changes nothing.
+-- The last version that each application has written. Writing that version again changes nothing.
 CREATE TABLE pgqueue_spark_txn (
     app_id text PRIMARY KEY,
     version bigint NOT NULL,
@@ -22,9 +22,9 @@ CREATE TABLE pgqueue_spark_txn (
     committed_at timestamptz NOT NULL DEFAULT statement_timestamp()
 );
 
--- The last batch of a stream that consumes queues, if it was not simply served and archived: how
--- often it was served, how many of its messages the tasks read last (NULL: all), and whether what
--- became of them is written.
+-- The last batch of a stream that consumes queues, if it was served again or not archived as a
+-- whole. tries: how often it was served. served: how many of its messages the tasks read last
+-- (NULL: all). acknowledged: whether the messages' outcomes are written.
 CREATE TABLE pgqueue_stream (
     id text PRIMARY KEY,
     number bigint NOT NULL,
@@ -34,8 +34,8 @@ CREATE TABLE pgqueue_stream (
     tried_at timestamptz NOT NULL DEFAULT statement_timestamp()
 );
 
--- Messages of such batches that the function of a sink refused, and errors that it raised for a
--- message that was alone in its batch. They are deleted with the batch's acknowledgement.
+-- Messages of such batches that a sink's function refused, or that were alone in their batch when
+-- it raised an error. Rows are deleted when the batch is acknowledged.
 CREATE TABLE pgqueue_refusal (
     message_id bigint PRIMARY KEY,
     refused boolean NOT NULL,
@@ -43,8 +43,8 @@ CREATE TABLE pgqueue_refusal (
     told_at timestamptz NOT NULL DEFAULT statement_timestamp()
 );
 
--- Archived messages of transactions below the mark may be gone. Retention raises a queue's mark. So
--- does dropping the queue; its mark remains, with its name.
+-- Archived messages of transactions below the mark may be gone. Retention raises a queue's mark,
+-- and so does dropping the queue. The mark of a dropped queue remains, with its name.
 CREATE TABLE pgqueue_purge_mark (
     queue_id integer PRIMARY KEY,
     below_xid bigint NOT NULL,

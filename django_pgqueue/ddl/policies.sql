@@ -4,10 +4,10 @@
 -- could run itself. The tables' owner bypasses every policy. Sends, reads and archives use none of
 -- these tables.
 
--- Whether the caller has a right on the messages of a queue: by the parent, which stands for all
--- queues, or by the queue's own table. SELECT and INSERT count on the column body, since they may be
--- granted by column. to_regclass returns NULL for a queue that is gone. The search path is the
--- caller's, so that each name is qualified (wake.sql).
+-- Whether the caller has a right on the messages of a queue: on the parent table, which covers all
+-- queues, or on the queue's own table. For SELECT and INSERT the column body is tested, since they
+-- may be granted by column. to_regclass returns NULL for a queue that is gone. The search path is
+-- the caller's, so each name is qualified (wake.sql).
 CREATE FUNCTION {schema}.pgqueue_may(queue_number integer, privilege text) RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT coalesce(
@@ -37,15 +37,15 @@ CREATE POLICY pgqueue_schedule_of_queue ON {schema}.pgqueue_schedule
     USING ({schema}.pgqueue_may(queue_id, 'SELECT') OR {schema}.pgqueue_may(queue_id, 'INSERT'))
     WITH CHECK ({schema}.pgqueue_may(queue_id, 'INSERT'));
 
--- A target is the queue that a bulk action sends to, if not the messages' own. A target that is gone
--- passes, so that the bulk action can be ended as failed.
+-- A target is the queue that a bulk action sends to, if not the messages' own. A target that was
+-- dropped is permitted, so that the bulk action can be ended as failed.
 CREATE POLICY pgqueue_bulk_action_of_queue ON {schema}.pgqueue_bulk_action
     USING ({schema}.pgqueue_may(queue_id, 'SELECT'))
     WITH CHECK ({schema}.pgqueue_may(queue_id, 'DELETE') AND NOT EXISTS (
         SELECT FROM {schema}.pgqueue_queue q
         WHERE q.name = target AND NOT {schema}.pgqueue_may(q.id, 'INSERT')));
 
--- Parts of the bulk actions that the role sees: the policy above applies in the subquery.
+-- Permits the parts of bulk actions that the role sees: the policy above applies in the subquery.
 CREATE POLICY pgqueue_bulk_action_part_of_queue ON {schema}.pgqueue_bulk_action_part
     USING (EXISTS (SELECT FROM {schema}.pgqueue_bulk_action b WHERE b.id = bulk_action_id));
 

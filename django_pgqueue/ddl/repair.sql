@@ -2,8 +2,8 @@
 
 -- Advances the sequences of our tables beyond the existing rows. Logical replication copies rows
 -- but no sequences: without this, a promoted subscriber would assign ids twice. Never moves a
--- sequence back. spare is the number of further message ids to skip, for messages that were sent
--- and deleted.
+-- sequence back. spare is the number of ids to skip in addition, for messages that were sent and
+-- deleted.
 CREATE FUNCTION {schema}.pgqueue_advance_ids(spare bigint DEFAULT 0)
 RETURNS TABLE (sequence_name text, reached bigint)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -38,10 +38,10 @@ $$;
 
 REVOKE EXECUTE ON FUNCTION {schema}.pgqueue_advance_ids(bigint) FROM PUBLIC;
 
--- Finds messages that are in no live table and not in the archive: session_replication_role =
--- replica inserts such messages, since it fires no trigger. Inserts each into the table that a send
--- would have chosen. Examines a batch of messages after an id; call it again with its result "last"
--- until "looked" is 0. Sends and reads may run meanwhile.
+-- Finds messages that are in no live table and not in the archive. An INSERT under
+-- session_replication_role = replica makes such messages, since it fires no trigger. Inserts each
+-- into the live table that a send would have chosen. Examines the next batch of messages after an
+-- id; call it again with its result "last" until "looked" is 0. Sends and reads may run meanwhile.
 CREATE FUNCTION {schema}.pgqueue_place_missing(
     queue_number integer, after bigint DEFAULT 0, batch integer DEFAULT 10000,
     OUT looked bigint, OUT placed bigint, OUT last bigint)
@@ -57,7 +57,7 @@ BEGIN
     END IF;
     PERFORM pg_advisory_xact_lock(hashtextextended('pgqueue.place_missing', queue_number));
 
-    -- One snapshot for all tables: a commit may move a message from one to another.
+    -- One statement reads all tables with one snapshot: a commit may move a message between tables.
     EXECUTE format($query$
         WITH looked AS MATERIALIZED (
             SELECT id, enqueued_at, scheduled_at, priority, group_key

@@ -13,7 +13,7 @@ __all__ = ["RunPostgreSQL", "extend_rights", "made", "run"]
 
 
 class RunPostgreSQL(RunSQL):
-    """RunSQL for PostgreSQL only, like models with ``required_db_vendor``.
+    """RunSQL that does nothing on other databases, like models with ``required_db_vendor``.
 
     ``{schema}`` is replaced by the schema in which the migration creates its tables. Every name is
     qualified, so that neither a caller's search path nor its temporary tables matter.
@@ -43,12 +43,12 @@ class RunPostgreSQL(RunSQL):
 
 
 def run(name: str) -> RunPostgreSQL:
-    """An operation that runs ``<name>.sql``; its reverse runs the part after ``-- Reverse``."""
+    """Return an operation that runs ``<name>.sql``, and in reverse its part ``-- Reverse``."""
     return RunPostgreSQL(*_read(name))
 
 
 def extend_rights(*tables: str) -> RunPython:
-    """An operation that grants the roles of ``pgqueue_grants`` their rights on new tables."""
+    """Return an operation that grants ``pgqueue_grants``' roles their rights on new tables."""
 
     def extend(apps: Any, schema_editor: Any) -> None:
         if schema_editor.connection.vendor == "postgresql":
@@ -59,7 +59,7 @@ def extend_rights(*tables: str) -> RunPython:
 
 
 def made(schema: str) -> str:
-    """The statements of all SQL files, as migrations run them in a schema.
+    """Return the statements of all SQL files, as migrations run them in a schema.
 
     >>> "CREATE TRIGGER pgqueue_members_gone" in made("public")
     True

@@ -1,19 +1,20 @@
 -- Makes an INSERT into pgqueue_message a send.
 --
--- The trigger fires once per statement, on the parent and on each partition: a statement on the
--- parent fires no trigger of a partition, and a statement on a partition none of the parent.
+-- The parent and each partition have a trigger, which fires once per statement: a statement fires
+-- only the triggers of the table that it names.
 --
 -- A session compiles a trigger function once per table that fires it, and caches a plan per
 -- expression: 100 kB per queue. Each DDL statement, in any session, makes all sessions check all
 -- their plans. The trigger's function therefore has two expressions, and calls a function that is
 -- compiled once.
 
--- These functions run with the sender's search path (wake.sql says why). Operators and functions
--- get exactly the types they are declared for, not our domains, so that no other schema offers a
+-- These functions run with the sender's search path (wake.sql says why). Arguments of operators and
+-- functions have exactly the declared types, not our domains, so that no other schema offers a
 -- better match.
 
--- Wakes the consumers of a queue. The arrays are the rows that are not ready: members of groups
--- wait behind their head, and other rows for their scheduled time. NULL if there are none.
+-- Wakes the consumers of a queue, and stores the sent rows that are not ready: members of groups,
+-- which wait behind their head, and rows with a later scheduled time. The arrays have these rows,
+-- and are NULL if there are none.
 CREATE FUNCTION {schema}.pgqueue_sent(
     queue_number integer, ids bigint[], enqueued_ats timestamptz[], scheduled_ats timestamptz[],
     priorities smallint[], groups text[]
@@ -56,7 +57,7 @@ BEGIN
     WHERE group_key IS NULL
       AND (scheduled_at IS NULL OR scheduled_at::timestamptz <= statement_timestamp());
 
-    -- Collects only the rows that are not ready: most sends have none.
+    -- The arrays have only the rows that are not ready: most sends have none.
     PERFORM {schema}.pgqueue_sent(
         queue_id, pg_catalog.array_agg(id) FILTER (WHERE later),
         pg_catalog.array_agg(enqueued_at::timestamptz) FILTER (WHERE later),

@@ -8,7 +8,7 @@ SEND_TRIGGER = "pgqueue_message_inserted"
 
 
 def send_trigger(table: str) -> str:
-    """The CREATE TRIGGER statement for one message table."""
+    """Return the CREATE TRIGGER statement for one message table."""
     return (
         f"CREATE TRIGGER {SEND_TRIGGER} AFTER INSERT ON {table} "
         "REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT "

@@ -1,6 +1,6 @@
--- When a test suite flushes, it truncates the tables of all models. The live tables have none:
--- this trigger empties them with the queues. The partitions remain; the next send to one reports
--- that its queue does not exist.
+-- A test suite's flush truncates the tables of all models. The live tables have no models, so this
+-- trigger empties them when the queues are truncated. Queues' partitions remain; a send to one then
+-- reports that its queue does not exist.
 CREATE FUNCTION {schema}.pgqueue_queues_truncated() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -9,7 +9,7 @@ BEGIN
       AND relname ~ '^pgqueue_wake_q[0-9]+$';
     TRUNCATE {schema}.pgqueue_ready, {schema}.pgqueue_deferred, {schema}.pgqueue_lease,
         {schema}.pgqueue_waiting, {schema}.pgqueue_group, {schema}.pgqueue_recheck,
-        {schema}.pgqueue_dedup, {schema}.pgqueue_unlogged;
+        {schema}.pgqueue_claim, {schema}.pgqueue_unlogged;
     RETURN NULL;
 END
 $$;

@@ -1,19 +1,19 @@
 -- Wakes the consumers of a queue. Only this function notifies.
 --
--- A notification serialises commits, each until it is flushed. One per 20 ms is enough, and as many
--- as a slow disk can take. The time of the last one is kept in a sequence: no row lock, no dead
--- row, not rolled back. The sequence is logged, since an unlogged one is unusable on a promoted
--- standby. The queue's row is read only when the time is set.
+-- Commits with a notification run one after the other, each until it is flushed. One notification
+-- per 20 ms is enough, and slow disks cannot take more. A sequence holds the time of the last one:
+-- it needs no row lock, leaves no dead row, and is not rolled back. The sequence is logged, since
+-- an unlogged one is unusable on a promoted standby. The queue's row is read only to notify.
 --
--- This function must not fail the send or ack that calls it. For a lost sequence, as after a
--- partial restore, to_regclass returns NULL, and the strict functions then do nothing: each call
--- notifies, until pgqueue_repair_wake creates the sequence again. A full notification queue, as
--- when a listener's transaction never ends, would fail the commit: in that case nothing is
--- notified, and consumers find the message by polling.
+-- This function must not fail the send or ack that calls it. If the sequence is lost, as after a
+-- partial restore, to_regclass returns NULL, and so do the strict functions: each call notifies,
+-- until pgqueue_repair_wake creates the sequence again. If the notification queue is full, as when
+-- a listener's transaction never ends, NOTIFY would fail the commit. The function then does not
+-- notify, and consumers find the message by polling.
 
 -- Returns false if the queue does not exist. This function and the send triggers run with the
 -- caller's search path, because setting another takes 0.6 us per call. All names are qualified, and
--- each operator gets exactly the types it is declared for, so that no schema of the caller has a
+-- each operator's arguments have exactly the declared types, so that no caller's schema has a
 -- better match.
 CREATE FUNCTION {schema}.pgqueue_wake(queue_number integer) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE

@@ -12,27 +12,26 @@ redrive   send dead letters and archived messages again
 metrics   message counts and ages
 ========  ==============================================================================
 
-``places.sql`` defines the states that are counted and shown, and ``errors.sql`` which errors are
-alike. Other statements include their parts.
+``places.sql`` defines the states that are counted and shown. ``errors.sql`` defines which errors
+are of the same kind. Other statements include parts of both.
 
 An operation is a function whose first argument is an open queue
 (:class:`django_pgqueue.engine.open_queue.OpenQueue`). It runs one or a few statements and returns
 named tuples (:mod:`django_pgqueue.engine.rows`). The queue's *runner* runs statements and
-transactions (:mod:`django_pgqueue.engine.runner`).
-:class:`django_pgqueue.models.BoundQueue` has a method for each; ``Message.objects`` and the async
-twins are made of its methods.
+transactions (:mod:`django_pgqueue.engine.runner`). :class:`django_pgqueue.models.BoundQueue` has a
+method for each; ``Message.objects`` and the async twins are built from its methods.
 
-Rules for the SQL, each from a plan that went wrong; statements cite them by number:
+Rules for the SQL. Each prevents a slow plan that occurred; statements cite them by number:
 
-P1  A limit is a scalar subquery: ``LIMIT (SELECT %(qty)s)``. A planner that sees the value makes a
-    plan for each, sorts all rows for the first few, or scans those of other queues.
+P1  A limit is a scalar subquery: ``LIMIT (SELECT %(qty)s)``. If the planner sees the value, it
+    plans each value anew, sorts all rows to return a few, or scans rows of other queues.
 P2  Rows are changed by ``ctid = ANY(ARRAY(SELECT ctid …))``: a join may become a hash over the
     whole table.
-P3  ``queue_id + 0``, where the id is known, makes the planner use the index on id: the one on
+P3  ``queue_id + 0``, where the id is known, makes the planner use the index on id. The index on
     queue_id would scan the whole queue.
 P4  A list is wrapped in ``ARRAY(SELECT unnest(…))``: its length must not change the plan.
-P5  ``LATERAL (… OFFSET 0)`` looks up each row by the index: for a join the planner scans a
-    partition that has no statistics yet.
+P5  ``LATERAL (… OFFSET 0)`` looks up each row by the index. For a join, the planner scans
+    partitions that have no statistics yet.
 P6  Existence is tested by an index's order and ``LIMIT 1``: EXISTS may become a scan that expects
     to find a row early.
 P7  ``(… IN (SELECT …)) IS TRUE`` is always a hash look-up, never a join.

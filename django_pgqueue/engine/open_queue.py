@@ -31,7 +31,7 @@ class OpenQueue:
     visibility_timeout: int
     max_deliveries: int
     dead_letter_queue_id: int | None
-    dedup_window: dt.timedelta | None
+    unique_window: dt.timedelta | None
     created_at: dt.datetime
     runner: Runner
     find: Callable[[str], OpenQueue]
@@ -40,7 +40,7 @@ class OpenQueue:
 
     @property
     def alias(self) -> str:
-        """The name of its database in error messages."""
+        """The database's name in error messages."""
         return self.runner.alias
 
     @property
@@ -49,12 +49,12 @@ class OpenQueue:
         return ddl.own_table("pgqueue_message", self.id)
 
     def text(self, statement: str, /, **names: object) -> str:
-        """The text of a statement, such as ``"read/read"``.
+        """Return the text of a statement, such as ``"read/read"``.
 
-        ``names`` are placeholders besides the queue's own tables. A statement that only changes
-        leases includes ``{leases/unflushed}``: outside a transaction it commits without waiting for
-        the disk. If the server crashes before the lease is on disk, the messages are delivered
-        again. All statements of an unlogged queue commit in this way.
+        ``names`` are the values of placeholders other than the queue's own tables. A statement that
+        only changes leases includes ``{leases/unflushed}``: outside a transaction it commits
+        without waiting for the disk. If the server crashes before the lease is on disk, the
+        messages are delivered again. All statements of an unlogged queue commit in this way.
         """
         alone = self.runner.alone
         names["own_transaction"] = "true" if alone else "false"
@@ -66,14 +66,14 @@ class OpenQueue:
     ) -> Rows:
         """Run a statement and return its rows, in the caller's transaction if there is one.
 
-        ``params`` are the values in its text. Operations on single messages call ``runner``
-        directly, to save a function call.
+        ``params`` are the values of the statement's parameters. Operations on single messages call
+        ``runner`` directly, to save a function call.
         """
         return self.runner.run(self.text(statement, **names), params)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """A transaction for the block, or a savepoint in the caller's."""
+        """Run the block in a transaction, or in a savepoint of the caller's transaction."""
         alone = self.runner.alone
         with self.runner.transaction():
             if alone and self.unlogged:
@@ -81,7 +81,7 @@ class OpenQueue:
             yield
 
     def refuse_transaction(self, operation: str) -> None:
-        """Raise TransactionRefused in a transaction: a lease only holds once it is committed."""
+        """Raise TransactionRefused inside a transaction: only a committed lease holds."""
         if not self.runner.may_lease:
             raise TransactionRefused(operation)
 

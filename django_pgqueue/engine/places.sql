@@ -1,8 +1,8 @@
--- The places where a message can stand. Statements include these parts, so that all counts, lists and
--- pages agree.
+-- The place of a message: where it is counted and listed. Statements include these parts, so that
+-- all counts, lists and pages agree.
 --
 -- ready      readable, and never read: a row of ready, or the first of a group without a head
--- due        readable again, its lease or delay is over: a row of deferred or lease
+-- due        readable again after its lease or delay: a row of deferred or lease
 -- in_flight  leased: a row of lease, or a row of deferred in the state PROCESSING
 -- delayed    readable from vt on: any other row of deferred, or the first of a group without a head
 -- waiting    behind another message of its FIFO group: any other row of waiting
@@ -10,10 +10,10 @@
 -- The conditions are on the columns vt and state of deferred or pgqueue_live. A row of lease has no
 -- state column: it counts as PROCESSING.
 
--- {places/due}: served by the index (queue_id, vt)
+-- {places/due}: the time vt has come. Uses the index (queue_id, vt)
 vt <= statement_timestamp()
 
--- {places/not_due}: served by the same index
+-- {places/not_due}: the time vt is still to come. Uses the same index
 vt > statement_timestamp()
 
 -- {places/in_flight}

@@ -10,7 +10,7 @@ from django_pgqueue.types import Batch, Receipt, receipt_of
 
 __all__ = ["BLOCKED", "EXHAUSTED", "RECHECK", "Deliveries", "Delivery", "deliveries"]
 
-# Values of ``note`` in rows of read.sql that are not deliveries but work for the reader.
+# A row of read.sql with one of these notes is not a delivery but work for the reader.
 #: The message has no deliveries left.
 EXHAUSTED = "exhausted"
 #: The message is due, but is not the head of its group.
@@ -20,7 +20,7 @@ RECHECK = "recheck"
 
 
 class Delivery(NamedTuple):
-    """A row of a statement that reads.
+    """A row of a read: a message, or a note for the reader.
 
     Bodies and headers are JSON text. Times are microseconds since 1970, which are fetched faster
     than timestamps.
@@ -57,5 +57,5 @@ class Deliveries(list[Delivery]):
 
 
 def deliveries(rows: Iterable[tuple[Any, ...]]) -> list[Delivery]:
-    """Convert rows of a statement that reads."""
+    """Convert the rows of a read to named tuples."""
     return [Delivery(*row) for row in rows]

@@ -14,7 +14,7 @@ __all__ = ["Rows", "Runner", "dated"]
 
 Rows = list[tuple[Any, ...]]
 
-#: The longest life of a plan, in seconds.
+#: The longest time that a query plan is used, in seconds.
 PLAN_SECONDS = 10
 
 
@@ -42,11 +42,11 @@ class Runner(Protocol):
 
     @property
     def alone(self) -> bool:
-        """Whether no transaction is open, so that a statement commits at once."""
+        """Whether a statement commits at once, because no transaction is open."""
 
     @property
     def may_lease(self) -> bool:
-        """Whether a lease is committed at once. True in a test's transaction, too."""
+        """Whether a lease commits at once. Also true in a test's transaction."""
 
     def run(self, text: str, params: Mapping[str, Any] | None = None) -> Rows:
         """Run a statement and return its rows."""
@@ -56,16 +56,16 @@ class Runner(Protocol):
 
 
 def dated(text: str) -> str:
-    """Append a comment to the statement that changes every ten seconds, so that its plan expires.
+    """Append a comment that changes every ten seconds, so that the statement's plan expires.
 
-    A plan made while the tables were empty scans them once they are full. A period of one second
-    made the server plan each statement eleven times a second: five times before psycopg prepares
-    it, five before PostgreSQL keeps a generic plan, and once for that.
+    A plan made for empty tables would scan them when they have filled. With a period of one second
+    the server planned each statement eleven times a second: five times before psycopg prepares it,
+    five before PostgreSQL keeps a generic plan, and once for that.
     """
     return _ended(text, int(time.monotonic() // PLAN_SECONDS))
 
 
 @lru_cache(maxsize=256)
 def _ended(text: str, period: int) -> str:
-    # psycopg caches the adapters of a statement by the identity of its text.
+    # Cached, because psycopg caches a statement's adapters by the identity of its text.
     return f"{text}\n-- {period}"

@@ -22,18 +22,18 @@ ENGINE = "django_pgqueue.engine"
 # The comment line ``-- {name}`` that begins a part of a file.
 _HEADING = re.compile(r"^-- \{([\w/]+)\}.*\n(?:--.*\n)*", re.MULTILINE)
 
-# The last clause of a statement that writes.
+# The last clause of a statement that writes and returns ids.
 _RETURNED_ID = re.compile(r"(RETURNING|SELECT) id( FROM \w+)?\s*$")
 
 
 class Part(str):
-    """The name of a file, to be replaced by its text."""
+    """A placeholder's value: the name of a file whose text is inserted."""
 
     __slots__ = ()
 
 
 class _Names(dict[str, object]):
-    """The values of placeholders, in a text and in the files that it includes.
+    """The values of the placeholders in a text and in the files that it includes.
 
     A value whose name is a file's replaces the file.
     """
@@ -69,7 +69,7 @@ def compose(name: str, names: Mapping[str, object], package: str = ENGINE) -> st
 def render(name: str, queue_id: int, names: tuple[tuple[str, object], ...] = ()) -> str:
     """Load a statement, and fill in the tables of one queue.
 
-    ``names`` are pairs of a further placeholder and its value, such as another queue's table.
+    ``names`` are further placeholders as pairs (name, value), such as another queue's table.
 
     >>> "INSERT INTO pgqueue_message_q7" in render("send/send", 7)
     True

@@ -1,4 +1,4 @@
-"""The history of queues: the table ``pgqueue_history``, by the minute and by the hour.
+"""The history of queues in the table ``pgqueue_history``, with rows per minute and per hour.
 
 =============  ==========================================================================
 note.py        consumers write what they did in a minute              (``note.sql``)

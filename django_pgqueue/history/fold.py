@@ -1,4 +1,4 @@
-"""Merges rows of the history: of all processes into one, and of minutes into hours."""
+"""Merges history rows: those of all processes into one, and those of minutes into one per hour."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from django_pgqueue.history.lock import run_alone
 __all__ = ["fold"]
 
 MINUTE, HOUR = 60, 3600
-#: The rows of a minute are folded at this age: consumers write them for up to two minutes.
+#: The rows of a minute are folded at this age. Consumers write to them for up to two minutes.
 SETTLED = dt.timedelta(minutes=3)
-#: Minutes older than this are folded with their hour only.
+#: Rows of minutes older than this are folded only when their hour is.
 MISSED = dt.timedelta(minutes=15)
 #: Rows of minutes are kept at least this long before they are folded into hours.
 MINUTES_KEPT = dt.timedelta(hours=1)
-#: Queues per statement for hours. For minutes, which have fewer rows, it is 50 times as many.
+#: Queues per statement when hours are folded; 50 times as many for minutes, with fewer rows.
 BATCH = 200
 
 
 def fold(alias: str) -> None:
-    """Fold the minutes that are complete, and the hours that ended an hour ago."""
+    """Fold the minutes that are complete, and the hours that ended at least an hour ago."""
     with connections[alias].cursor() as cursor:
         now = ddl.server_time(cursor)
     hour = now.replace(minute=0, second=0, microsecond=0)

@@ -14,7 +14,7 @@ from django_pgqueue.history.lock import run_alone
 
 __all__ = ["forget"]
 
-#: How long rows are kept. With many queues hours are kept for less time: at most MOST_HOURS rows.
+#: Rows of hours are kept for this time, but at most MOST_HOURS rows: less time with many queues.
 HOURS_KEPT = dt.timedelta(days=14)
 MOST_HOURS = 1_000_000
 BATCH = 10_000

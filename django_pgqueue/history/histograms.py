@@ -1,7 +1,7 @@
 """Histograms of times with logarithmic buckets, four per factor of two.
 
-A bucket's number is ``floor(4 * log2(seconds))``, as in roll-ups. Unlike percentiles, the counts of
-buckets can be added over any span. Percentiles computed from them are off by 10 % at most.
+A bucket's number is ``floor(4 * log2(seconds))``, as in the lakes' roll-ups. Unlike percentiles,
+counts can be added over any span. Percentiles computed from them are off by 10 % at most.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SHORTEST, _LONGEST = 2.0 ** (LEAST / 4), 2.0 ** (MOST / 4)
 
 
 def bucket(seconds: float) -> int:
-    """The number of the bucket for a time.
+    """Return the number of the bucket that counts a time.
 
     >>> bucket(1), bucket(2), bucket(0.0), bucket(1e9)
     (0, 4, -40, 88)
@@ -28,9 +28,9 @@ def bucket(seconds: float) -> int:
 
 
 def quantile(counts: Mapping[str, int], share: float) -> float | None:
-    """The time in seconds that this share of the counted times did not exceed; None if empty.
+    """Return the time in seconds that this share of the counted times did not exceed.
 
-    Returns the logarithmic middle of a bucket. Keys of ``counts`` are text, as in JSON.
+    It is the logarithmic middle of a bucket; None without counts. Keys of ``counts`` are text.
 
     >>> quantile({"0": 95, "4": 5}, 0.5), quantile({}, 0.5)
     (1.0905077326652577, None)

@@ -1,4 +1,4 @@
-"""Writes what a consumer process did in each minute. It counts in memory, and writes regularly."""
+"""Writes what a consumer process did in each minute. Counts are kept in memory between writes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Counted(Protocol):
     def queue(self) -> Any: ...
 
     def tally(self) -> dict[Any, float]:
-        """All counts so far. Keys of wait and run times are pairs (kind, bucket)."""
+        """Return all counts so far. Keys of wait and run times are pairs (kind, bucket)."""
 
 
 class Recorder:
@@ -88,7 +88,7 @@ def note(
     """Write the rows of a process for the current minute of the server's clock.
 
     Arguments:
-        rows: takes the minute, and returns a row for each queue with the counts since it began.
+        rows: a function that takes the minute, and returns each queue's row of counts since then.
 
     Raises DatabaseError after at most one second, since heartbeats wait for this write.
     """
@@ -105,7 +105,7 @@ def note(
 
 
 def _row(subscription: Counted, counts: dict[Any, float], base: dict[Any, float]) -> dict[str, Any]:
-    """The columns of one queue: its counts since ``base``."""
+    """Return the columns of one queue's row: its counts since ``base``."""
     more = {key: new for key, number in counts.items() if (new := number - base.get(key, 0))}
     failed = more.get("failed", 0) + more.get("exhausted", 0)
     has_other = subscription.queue.dead_letter_queue_id is not None

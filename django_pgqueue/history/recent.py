@@ -1,4 +1,4 @@
-"""Reads the last hour of queues, for the admin, in one or two statements."""
+"""Reads the history of the last hour for the admin, for many queues in one statement."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from django_pgqueue.history.histograms import quantile
 
 __all__ = ["LATELY", "SLOTS", "Counts", "Recent", "Times", "recent", "times"]
 
-#: The slots of an hour: one of the current minute, the others of two minutes.
+#: The number of slots in an hour: the last one is the current minute, the others have two minutes.
 SLOTS = 31
-#: Seconds over which wait and run times are measured, and the slots of about that time.
+#: What counts as recent: in seconds for wait and run times, in slots for counts.
 LATELY, LATELY_SLOTS = 600, 6
 #: The number of two-minute slots from which rates per minute are computed.
 RATE = 3
@@ -34,12 +34,12 @@ class Counts(NamedTuple):
 
     @property
     def ended(self) -> int:
-        """Messages that left the queue."""
+        """The number of messages that left the queue."""
         return self.completed + self.failed + self.dead_lettered
 
     @property
     def bad(self) -> int:
-        """Failed attempts, including those of messages that will be retried."""
+        """The number of failed attempts, including those of messages that will be retried."""
         return self.retried + self.failed + self.dead_lettered
 
     @property
@@ -53,24 +53,24 @@ class Counts(NamedTuple):
 
     @property
     def attempts(self) -> int:
-        """Attempts that ended, well or not."""
+        """The number of attempts that ended, successful or not."""
         return self.completed + self.bad
 
 
 def total(counts: Iterable[Counts]) -> Counts:
-    """The sum of these counts."""
+    """Return the sum of these counts."""
     return Counts(*map(sum, zip(*counts, strict=True)))
 
 
 @dataclass
 class Recent:
-    """The last hour of a queue, or of several: ``slots``, the oldest first."""
+    """The last hour of one or more queues: counts by slot, the oldest first."""
 
     slots: list[Counts] = field(default_factory=lambda: [Counts()] * SLOTS)
 
     @classmethod
     def sum(cls, every: Iterable[Recent]) -> Recent:
-        """The counts of several queues, added up."""
+        """Return the sum of several queues' counts, slot by slot."""
         slots = [total(slots) for slots in zip(*(each.slots for each in every), strict=True)]
         return cls(slots) if slots else cls()
 
@@ -80,17 +80,17 @@ class Recent:
 
     @property
     def over(self) -> list[Counts]:
-        """The slots that are over: without the current minute."""
+        """The complete slots: all but the current minute."""
         return self.slots[:-1]
 
     @property
     def lately(self) -> Counts:
-        """The last ten minutes."""
+        """The counts of the last ten minutes."""
         return total(self.slots[-LATELY_SLOTS:])
 
     @property
     def failing_for(self) -> int | None:
-        """Seconds since attempts began to fail; a slot in which none failed ends the count."""
+        """Seconds for which attempts have been failing, back to a slot whose attempts succeeded."""
         since = None
         for back, slot in enumerate(reversed(self.slots)):
             if slot.bad:
@@ -105,7 +105,7 @@ class Recent:
         self.slots[slot] = total([self.slots[slot], counts])
 
     def per_minute(self, second: int) -> tuple[float, float]:
-        """Messages sent and ended per minute, averaged over the last six minutes.
+        """Return messages sent and ended per minute, averaged over the last six minutes.
 
         Messages sent are sampled once a minute, so the count of the current minute is not complete.
 
@@ -130,18 +130,18 @@ class Times(NamedTuple):
 
 
 def recent(alias: str, queues: Sequence[int]) -> dict[int, Recent]:
-    """The last hour of each of these queues in which something happened, by id."""
+    """Return the last hour of these queues by id. Queues without history rows are left out."""
     found: dict[int, Recent] = defaultdict(Recent)
     with connections[alias].cursor() as cursor:
         cursor.execute(load("recent", __package__), {"queues": list(queues)})
         for queue_id, slot, *counts in cursor.fetchall():
-            if 0 <= slot < SLOTS:  # a clock may have been put back
+            if 0 <= slot < SLOTS:  # outside if a clock was set back
                 found[queue_id].slots[-1 - slot] = Counts(*counts)
     return dict(found)
 
 
 def times(alias: str, queues: Sequence[int]) -> dict[int, Times]:
-    """Wait and run times of these queues in the last ten minutes, by queue id."""
+    """Return the wait and run times of these queues in the last ten minutes, by queue id."""
     counts: dict[int, dict[str, dict[str, int]]] = defaultdict(lambda: {"waits": {}, "runs": {}})
     with connections[alias].cursor() as cursor:
         cursor.execute(load("times", __package__), {"queues": list(queues), "lately": LATELY})

@@ -1,4 +1,4 @@
--- The last hour of queues, in slots. Slot 0 has the current minute, each further slot two earlier minutes.
+-- Queues' counts in the last hour, by slot. Slot 0 is the current minute, others have two minutes.
 SELECT queue_id, s.slot, sum(sent)::bigint, sum(completed)::bigint, sum(retried)::bigint,
        sum(failed)::bigint, sum(dead_lettered)::bigint
 FROM pgqueue_history

@@ -1,4 +1,4 @@
-"""Samples every queue: what it holds, and how many messages were sent since the last sample."""
+"""Samples every queue: its depth, its largest age, and the messages sent since the last sample."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["sample", "seconds_until_due"]
 
 
 def seconds_until_due(alias: str) -> float:
-    """The seconds until the next sample is due, in the middle of a minute by the server's clock."""
+    """Return the seconds until the next sample, in the middle of a minute of the server's clock."""
     with connections[alias].cursor() as cursor:
         at = ddl.server_time(cursor)
     return 60 - (at.second + at.microsecond / 1e6 + 30) % 60

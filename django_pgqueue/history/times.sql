@@ -1,5 +1,5 @@
--- The recent counts of each bucket of waits and run times. Queue by queue, so that the planner adds
--- the buckets by hashing: for all queues at once it would sort them.
+-- The recent counts in each bucket of wait and run times. LATERAL reads queue by queue, so that the
+-- planner adds the buckets by hashing: for all queues at once it would sort them.
 SELECT q.id, t.kind, t.key, t.number
 FROM unnest(%(queues)s::integer[]) AS q (id)
 CROSS JOIN LATERAL (

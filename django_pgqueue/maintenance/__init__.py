@@ -1,15 +1,15 @@
 """Rounds of maintenance, conversion to partitions, and the tables of a queue.
 
 ===================  =============================================================================
-round.py             the steps of a round, each in the file of its name; ``maintain``
-work.py              the limits and counts of a round on one queue; runs its statements
+round.py             the order of a round's steps; ``maintain``. Each step has a file of its name
+work.py              one round on one queue: its limits, counts and statements
 lakes.py             which archived messages lakes still need  (``lakes.sql``, ``purge_mark.sql``)
 lease.py             which process runs maintenance            (``hold.sql``)
-conversion.py        ``repartition``: partitions a queue, or changes the interval, in use
+conversion.py        ``repartition``: partitions a queue in use, or changes its interval
 bounds.py            the CHECK constraints of a conversion
-partitions.py        partitions by time: made, found, locked, dropped
-tables.py            a queue's own tables: made with it, dropped with it
-stored_queue.py      a queue as these modules need it: they import no model
+partitions.py        makes, finds, locks and drops partitions by time
+tables.py            makes and drops a queue's own tables
+stored_queue.py      the protocol of a queue, since these modules import no model
 ===================  =============================================================================
 """
 

@@ -1,4 +1,4 @@
-"""The bound: a CHECK constraint that all rows of a table are older than some time.
+"""Bounds: a *bound* is a CHECK constraint that all rows of a table are older than some time.
 
 With a validated bound PostgreSQL attaches the table as a partition at once. Without it PostgreSQL
 would read all rows under ACCESS EXCLUSIVE. An interrupted conversion leaves only its bounds.
@@ -26,14 +26,14 @@ SECONDS = "%Y%m%d%H%M%S"
 
 
 class Bound(NamedTuple):
-    """All rows of a table are older than ``until``; old rows only if it is ``validated``."""
+    """All new rows of a table are older than ``until``, and if ``validated``, the old ones too."""
 
     until: dt.datetime
     validated: bool
 
 
 def find_bounds(cursor: Any, queue_id: int) -> dict[str, Bound]:
-    """The bounds on the queue's tables, by parent table."""
+    """Return the bounds on the queue's tables, by parent table."""
     found = {}
     for parent in PARENTS:
         cursor.execute(
@@ -50,9 +50,9 @@ def find_bounds(cursor: Any, queue_id: int) -> dict[str, Bound]:
 def add_bound(cursor: Any, queue_id: int, parent: str, until: dt.datetime) -> None:
     """Add a bound to a table, for new rows only.
 
-    Takes ACCESS EXCLUSIVE on the table for a catalog change. If the conversion never continues,
-    the time of the bound passes, and sends must not fail: a trigger sets ``enqueued_at`` of their
-    messages to the last microsecond before it.
+    Takes ACCESS EXCLUSIVE on the table for a catalog change. Sends must not fail if the conversion
+    never continues and the bound's time passes: a trigger then sets their messages' ``enqueued_at``
+    to the last microsecond before that time.
     """
     table, number = own_table(parent, queue_id), int(queue_id)
     if parent == MESSAGE:
@@ -100,7 +100,7 @@ def drop_function(cursor: Any, queue_id: int) -> None:
 
 
 def constraint_name(until: dt.datetime) -> str:
-    """The name of the constraint, which contains the time of the bound.
+    """Return the name of the constraint, which contains the time of the bound.
 
     >>> constraint_name(dt.datetime(2026, 11, 21, 15, tzinfo=dt.timezone.utc))
     'pgqueue_bound_20261121150000'

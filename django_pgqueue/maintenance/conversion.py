@@ -3,13 +3,13 @@
 No row is copied. The table of a queue without partitions becomes the first partition of a new
 partitioned table, in three steps:
 
-1. *bound*: add and validate a CHECK constraint, that all rows are older than a time at least ten
-   minutes ahead, while the queue is used;
+1. *bound*: add and validate a CHECK constraint that all rows are older than some time, at least ten
+   minutes ahead;
 2. *build*: make the new table beside the old one, with partitions from that time on;
-3. *switch*: rename the new table to the old one's name, and attach the old one as first partition.
+3. *switch*: give the new table the old one's name, and attach the old one as first partition.
 
-Build and switch are one transaction, of which only the switch holds locks that others wait for. So
-an interruption leaves the bound, and nothing else.
+Build and switch are one transaction. Only the switch holds locks that other sessions wait for. An
+interruption leaves only the bound.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ __all__ = ["repartition"]
 
 R = TypeVar("R")
 
-#: For each try: seconds to wait for the locks, while other sessions wait behind it; and seconds to
-#: pause afterwards, so that these proceed. The last pair is repeated.
+#: For each try, the seconds to wait for the locks, and the seconds to pause after it. Other
+#: sessions wait during the first, and proceed during the second. The last pair is repeated.
 TRIES = ((0.01, 0.05), (0.02, 0.1), (0.05, 0.2), (0.1, 0.5), (0.1, 1.0))
 
-#: A new bound lies at least this far ahead, to be validated in time.
+#: A new bound lies at least this far ahead, so that there is time to validate it.
 MARGIN = dt.timedelta(minutes=10)
 #: A bound is rounded up to a full hour, or to a full interval if that is shorter.
 LONGEST_STEP = dt.timedelta(hours=1)
@@ -95,7 +95,7 @@ def repartition(
             changed = _change(fresh, interval, progress or (lambda done, total: None))
         except DatabaseError as error:
             if sqlstate(error) == UNDEFINED_TABLE:
-                fresh.reread()  # says so when the queue was dropped meanwhile
+                fresh.reread()  # raises QueueNotFound if the queue was dropped
             raise
     queue.partition_interval = interval
     return changed
@@ -103,7 +103,7 @@ def repartition(
 
 @contextmanager
 def _only_converter(queue: StoredQueue) -> Iterator[None]:
-    """Keep other conversions of the queue out, by an advisory lock on a separate connection.
+    """Prevent other conversions of the queue by an advisory lock on a separate connection.
 
     The lock belongs to a transaction, which ends with the process. A session-level lock could
     outlive the process in a pooler.
@@ -119,7 +119,7 @@ def _only_converter(queue: StoredQueue) -> Iterator[None]:
         yield
     finally:
         with suppress(DatabaseError):  # a lost connection holds no lock
-            connection.rollback()  # releases the lock now; the server may notice a close later
+            connection.rollback()  # releases the lock at once; closing may release it later
         connection.close()
 
 
@@ -130,8 +130,8 @@ def _change(
     if interval is None:
         if partitioned:
             raise InvalidArgument(
-                f"queue {queue.name!r} has partitions and keeps them. For a queue without "
-                f"partitions make a new one, send messages there, and move those in this one with "
+                f"queue {queue.name!r} has partitions and cannot lose them. Make a new queue "
+                f"without partitions, send messages there, and move those in this one with "
                 f"queue({queue.name!r}).redrive(to=...). Drop {queue.name!r} when its archive is "
                 f"not needed any more"
             )
@@ -149,7 +149,7 @@ def _change(
 def _into_partitions(
     queue: StoredQueue, interval: dt.timedelta, progress: Callable[[int, int], None]
 ) -> None:
-    """Bound, build and switch. Starts over if the bound has passed before the switch."""
+    """Bound, build and switch. Start over if the bound passes before the switch."""
     while True:
         until = _bound(queue, interval, progress)
         own = {"queue_id": queue.pk, "until": until, "interval": interval}
@@ -161,7 +161,7 @@ def _into_partitions(
 
 
 class _TooLate(Exception):
-    """The bound has passed: new rows would be later than it."""
+    """The bound has passed, so new rows may be later than the bound."""
 
 
 # Step 1: the bound
@@ -178,7 +178,7 @@ def _bound(
     until, found = _moment(queue, interval)
     rows = {parent: _do(queue, estimate_rows, parent) for parent in PARENTS}
     done, total = 0, sum(rows.values())
-    # Messages first: an outcome has its message's time, and must not be refused.
+    # Bounds messages before outcomes: an outcome has its message's time, and must not be refused.
     for parent in PARENTS:
         progress(done, total)
         if parent not in found:
@@ -194,7 +194,7 @@ def _bound(
 def _moment(
     queue: StoredQueue, interval: dt.timedelta
 ) -> tuple[dt.datetime, dict[str, bounds.Bound]]:
-    """The time of the bounds that an interrupted call left, and these bounds; or a new time."""
+    """Return the time for the bounds, and any bounds of that time from an interrupted call."""
     now = _do(queue, lambda cursor, _: server_time(cursor))
     found = _do(queue, bounds.find_bounds)
     for bound in found.values():
@@ -225,13 +225,13 @@ def _clear_away(queue: StoredQueue) -> None:
 
 
 def _end_of_range(moment: dt.datetime, length: dt.timedelta) -> dt.datetime:
-    """The end of the time range around a moment, rounded up to whole seconds."""
+    """Return the end of the time range around a moment, rounded up to whole seconds."""
     [(_, end)] = time_ranges(moment, length, ahead=0)
     return end if end.microsecond == 0 else end.replace(microsecond=0) + dt.timedelta(seconds=1)
 
 
 def estimate_rows(cursor: Any, queue_id: int, parent: str) -> int:
-    """The number of rows of a queue's table, from its statistics."""
+    """Return the number of rows of a queue's table, from its statistics."""
     rows = "SELECT coalesce(pg_stat_get_live_tuples(to_regclass(%s)), 0)"
     return int(fetch_value(cursor, rows, [own_table(parent, queue_id)]))
 
@@ -242,9 +242,9 @@ def estimate_rows(cursor: Any, queue_id: int, parent: str) -> int:
 def build(
     cursor: Any, queue_id: int, until: dt.datetime, interval: dt.timedelta, *, unlogged: bool
 ) -> None:
-    """Make partitioned tables beside those of the queue, with partitions from the bound on.
+    """Make partitioned tables beside the queue's tables, with partitions from the bound on.
 
-    Senders and readers do not wait for it.
+    Blocks neither senders nor readers.
     """
     message, archive = own_tables(queue_id)
     parents = f"{message}_new", f"{archive}_new"
@@ -270,6 +270,7 @@ def switch_tables(cursor: Any, queue_id: int, until: dt.datetime, interval: dt.t
         first = f"{table}_until_{until.astimezone(dt.timezone.utc):{bounds.SECONDS}}"
         _copy_owner(cursor, table, f"{table}_new")
         grants.copy(cursor, table, f"{table}_new")
+        triggers = _take_triggers(cursor, table)
         cursor.execute(f"ALTER TABLE {parent} DETACH PARTITION {table}")
         cursor.execute(f"ALTER TABLE {table} RENAME TO {first}")
         cursor.execute(f"ALTER TABLE {table}_new RENAME TO {table}")
@@ -279,6 +280,8 @@ def switch_tables(cursor: Any, queue_id: int, until: dt.datetime, interval: dt.t
         )
         cursor.execute(f"ALTER TABLE {parent} ATTACH PARTITION {table} FOR VALUES IN ({number})")
         cursor.execute(f"ALTER TABLE {first} DROP CONSTRAINT {bounds.constraint_name(until)}")
+        for trigger in triggers:
+            cursor.execute(trigger)
     bounds.drop_function(cursor, number)
     _set_interval(cursor, number, interval)
 
@@ -292,6 +295,21 @@ def _copy_owner(cursor: Any, source: str, target: str) -> None:
     )
     for (statement,) in cursor.fetchall():
         cursor.execute(statement)
+
+
+def _take_triggers(cursor: Any, table: str) -> list[str]:
+    """Drop the triggers by row, which a partitioned table gives to its partitions. Returns the
+    statements that make them again."""
+    cursor.execute(
+        "SELECT tgname, pg_get_triggerdef(oid) FROM pg_trigger "
+        "WHERE tgrelid = %s::regclass AND NOT tgisinternal AND tgtype & 1 = 1 "
+        "AND coalesce(tgnewtable, tgoldtable) IS NULL",
+        [table],
+    )
+    found = cursor.fetchall()
+    for name, _ in found:
+        cursor.execute(f'DROP TRIGGER "{name}" ON {table}')
+    return [statement for _, statement in found]
 
 
 # Another interval
@@ -311,7 +329,7 @@ def replace_partitions(cursor: Any, queue: StoredQueue, interval: dt.timedelta) 
             kept.append(partition)
     defaults = [partition for partition in kept if not partition.has_range]
     for start, end in missing_ranges(kept, now, interval):
-        # If the default partition has rows of the range, a later round of maintenance makes it.
+        # Skips ranges with rows in a default partition: maintenance makes these partitions later.
         if not any(_has_rows_from(cursor, default, start) for default in defaults):
             create_partition(cursor, queue.pk, start, end, unlogged=queue.unlogged)
     _set_interval(cursor, queue.pk, interval)
@@ -336,11 +354,11 @@ def _set_interval(cursor: Any, queue_id: int, interval: dt.timedelta) -> None:
     )
 
 
-# How a step is run
+# Running the steps
 
 
 def _do(queue: StoredQueue, step: Callable[..., R], *args: Any) -> R:
-    """Run a step that blocks no other session, in a transaction of its own."""
+    """Run a step, which blocks no other session, in a transaction of its own."""
     with (
         transaction.atomic(using=queue.alias),
         connections[queue.alias].cursor() as cursor,
@@ -357,7 +375,7 @@ def _briefly(
 ) -> R:
     """Run a step that locks the queue's tables, with short waits for the locks.
 
-    ``prepare`` runs in the same transaction, before the locks.
+    ``prepare`` runs in the same transaction, before the locks are taken.
     """
 
     def attempt(stall: float) -> R:
@@ -382,14 +400,14 @@ def _briefly(
 
 
 def lock_own(cursor: Any, queue_id: int) -> None:
-    """Lock the queue's tables and their partitions, but no other queue."""
+    """Lock the queue's tables and their partitions. Other queues are not affected."""
     cursor.execute(f"LOCK TABLE {', '.join(own_tables(queue_id))} IN ACCESS EXCLUSIVE MODE")
 
 
 def lock_alone(cursor: Any, queue_id: int) -> None:
-    """Lock the queue's tables and their parents, for which all other queues wait.
+    """Lock the queue's tables and their parents. All other queues wait meanwhile.
 
-    In one statement, so that ``statement_timeout`` limits the wait for all locks together.
+    It is one statement, so that ``statement_timeout`` limits the wait for all locks together.
     """
     tables = [f"ONLY {parent}, {own_table(parent, queue_id)}" for parent in PARENTS]
     cursor.execute(f"LOCK TABLE {', '.join(tables)} IN ACCESS EXCLUSIVE MODE")

@@ -36,7 +36,7 @@ class Outcomes(NamedTuple):
 
 
 def drop_partitions(work: Work) -> None:
-    """Drop these partitions, each in a transaction that locks the queue for some milliseconds."""
+    """Drop expired partitions, each in a transaction that locks the queue for some milliseconds."""
     before = work.expired_before
     if before is None:
         return
@@ -50,18 +50,18 @@ def drop_partitions(work: Work) -> None:
             work.counts["busy"] += 1
             return  # the same sessions would block the next drop
         except DatabaseError as error:
-            if sqlstate(error) == LOCK_NOT_AVAILABLE:  # perhaps by autovacuum
+            if sqlstate(error) == LOCK_NOT_AVAILABLE:  # autovacuum may hold the lock
                 work.counts["busy"] += 1
             elif partition in work.partitions():
-                raise  # otherwise another process has dropped it
+                raise  # else another process has dropped the partition
         work.tell()
 
 
 def is_overdue(partition: Partition, before: dt.datetime) -> bool:
-    """Whether expired messages of a partition are deleted one by one, before it can be dropped.
+    """Whether a partition's expired messages are deleted one by one, before it can be dropped.
 
-    They are, once its end is older than ``before`` by the length of its range, and always if the
-    range is unbounded.
+    True once its end is older than ``before`` by the length of its range, and always if the range
+    is unbounded.
     """
     if partition.start is None or partition.end is None:
         return True
@@ -76,8 +76,10 @@ def lives_in(work: Work, partition: Partition) -> bool:
 
 
 def _drop_if_expired(work: Work, partition: Partition, before: dt.datetime) -> bool:
-    """Check the partition without a lock, since that takes time. Then lock it, check what is new,
-    and drop it."""
+    """Drop a partition if all its messages may be removed. Returns whether it was dropped.
+
+    Most checks run before the lock, since they take time; under it only new rows are checked.
+    """
     newest_is_old = f"SELECT archived_at < %s FROM {partition.archive} ORDER BY id DESC LIMIT 1"
     if work.value(newest_is_old, [before]) is False:
         return False
@@ -100,7 +102,7 @@ def _drop_if_expired(work: Work, partition: Partition, before: dt.datetime) -> b
 
 
 def _outcomes(work: Work, partition: Partition, before: dt.datetime) -> Outcomes:
-    """Count all outcomes of a partition. Other sessions do not wait for it."""
+    """Count all outcomes of a partition. Blocks no other session."""
     params = {"before": before, "exported_below": lakes.exported_below(work)}
     alias = work.queue.alias
     with (
@@ -115,7 +117,7 @@ def _outcomes(work: Work, partition: Partition, before: dt.datetime) -> Outcomes
 
 
 def _drop(cursor: Any, work: Work, partition: Partition, outcomes: Outcomes) -> bool:
-    """Drop a partition, unless it has changed since the check."""
+    """Drop a partition, unless it has changed since the check. Returns whether it was dropped."""
     if not partitions.lock_for_drop(cursor, work.queue.pk, partition):
         return False
     # Count by the index of archive_xid, even if the planner prefers to read the whole table.

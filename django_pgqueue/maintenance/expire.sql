@@ -1,7 +1,7 @@
--- Deletes the old outcomes in a range of pages, with their messages, except those not yet exported.
--- The range is of pages because no index has the order of archiving: it would cost every archiving.
--- Rows are deleted by id, since a place would mean a row in each partition if the table gets
--- partitions meanwhile.
+-- Deletes the old outcomes in a range of the table's pages, with their messages, except those not
+-- yet exported. Pages are read since no index has the order of archiving: such an index would slow
+-- down all archiving. Rows are deleted by id: if the table is partitioned meanwhile, a ctid would
+-- match a row in each partition.
 WITH old AS MATERIALIZED (
     SELECT ctid, id, archive_xid FROM {archive}
     WHERE ctid >= %(first)s::tid AND ctid < %(end)s::tid

@@ -1,4 +1,4 @@
-"""Finds out which archived messages may be removed."""
+"""Finds the time before which archived messages may be removed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["find_expired"]
 def find_expired(work: Work) -> None:
     """Set ``before``, ``refused`` and ``foreign_lakes`` by the retention and the lakes.
 
-    Receivers of ``retention_due`` may set an earlier time, or refuse. An exception refuses, too.
+    Receivers of ``retention_due`` may return an earlier time. False or an exception refuses.
     """
     queue = work.queue
     if queue.retention is None:

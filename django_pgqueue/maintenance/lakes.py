@@ -1,4 +1,4 @@
-"""Lakes: what they hold back from retention, and how their exports are."""
+"""Lakes: which archived messages retention keeps for them, and the state of their exports."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ __all__ = [
     "note_removal",
 ]
 
-#: Seconds after its last successful run when an export is late: one day plus two hours.
+#: An export is late this many seconds after its last successful run: one day and two hours.
 LATE = 26 * 3600.0
 
 
 def exported_below(work: Work) -> int | None:
-    """Outcomes with a smaller ``archive_xid`` may be removed; None: all may.
+    """Return the ``archive_xid`` below which outcomes may be removed, or None if all may.
 
-    This is the position of the slowest lake that holds retention. The position of a lake from
-    another server is a transaction of that server, so it counts as 0: nothing may be removed.
+    This is the position of the slowest lake that holds retention. A lake from another server has a
+    transaction of that server as its position. It counts as 0: nothing may be removed.
     """
     return min((below if ours else 0 for _, below, ours in _holding(work)), default=None)
 
 
 def foreign_lakes(work: Work) -> list[str]:
-    """The paths of lakes that hold the queue's retention and are from another server."""
+    """Return the paths of lakes from other servers that hold the queue's retention."""
     return [path for path, _, ours in _holding(work) if not ours]
 
 
@@ -60,13 +60,13 @@ class LakeHealth:
     path: str
     queues: list[str]  # empty: every queue
     holds_retention: bool
-    exported_at: dt.datetime | None  # None: no run was published yet
+    exported_at: dt.datetime | None  # None before the first run is published
     running: bool
-    seconds: float  # since exported_at, or since the first try
-    behind: int  # archived messages that it lacks
-    held: int  # messages whose retention is over, kept for this lake
-    failures: int  # failed runs since the last good one
-    error: str  # of the last failed run: its first line
+    seconds: float  # seconds since exported_at, or since the first try
+    behind: int  # archived messages that the lake lacks
+    held: int  # expired messages that are kept for this lake
+    failures: int  # failed runs since the last successful one
+    error: str  # first line of the last failed run's error
 
     def is_late(self, after: float = LATE) -> bool:
         """Whether messages have waited for longer than ``after`` seconds for an export."""
@@ -74,7 +74,7 @@ class LakeHealth:
 
 
 def health(using: str, most: int) -> list[LakeHealth]:
-    """The state of every lake's exports, by path. Counts of messages end at ``most``.
+    """Return the state of every lake's exports, by path. Counts of messages stop at ``most``.
 
     >>> [lake.path for lake in health("default", 10_000) if lake.failures]
     ['s3://shop/lake']
@@ -85,11 +85,11 @@ def health(using: str, most: int) -> list[LakeHealth]:
 
 
 def _parts(queue: str) -> dict[str, str]:
-    """The parts of statements on lakes ``l``; ``queue`` is SQL for the queue's name."""
+    """Return parts of statements on lakes, alias ``l``. ``queue`` is SQL for a queue's name."""
     takes = compose("lakes/takes", {"queue": queue}, __package__)
     return {"takes": takes, "running": is_running("l.path")}
 
 
 def is_running(path: str) -> str:
-    """SQL that is true while a session exports to a lake; ``path`` is SQL for the lake's path."""
+    """Return SQL that is true while a session exports to a lake. ``path`` is SQL for its path."""
     return compose("lakes/running", {"path": path}, __package__)

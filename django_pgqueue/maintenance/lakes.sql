@@ -1,19 +1,19 @@
--- Lakes: which of them retention waits for, and how their exports are.
+-- Lakes: which ones retention waits for, and the state of their exports.
 
--- {lakes/running}: whether a session exports to the lake at {path} at this moment. It holds the lake's
--- lock, which ends with the session (pyspark_pgqueue/runs.py).
+-- {lakes/running}: whether a session exports to the lake at {path} at this moment. The session
+-- holds the lake's lock until it ends (pyspark_pgqueue/runs.py).
 EXISTS (SELECT FROM pg_locks
         WHERE locktype = 'advisory' AND granted
           AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
           AND classid = hashtext('pgqueue export')::oid AND objid = hashtext({path})::oid)
 
--- {lakes/takes}: whether a lake takes the queue of this name
+-- {lakes/takes}: whether a lake exports the queue named {queue}
 (queues = '[]' OR EXISTS (SELECT FROM jsonb_array_elements_text(queues) AS chosen (name)
                           WHERE lower(chosen.name) = lower({queue})))
 
--- {lakes/holding}: the lakes that hold a queue's retention: the transaction up to which each has the
--- archived messages, and whether it is one of this server. After a restore on another server it is not.
--- A lake whose first export failed holds nothing.
+-- {lakes/holding}: the lakes that hold a queue's retention, each with the transaction up to which
+-- it has the archived messages, and whether that is a transaction of this server. It is not after a
+-- restore on another server. A lake whose first export failed holds nothing.
 SELECT path, exported_below,
        system = (SELECT system_identifier::text FROM pg_control_system()) AS is_ours
 FROM pgqueue_lake l
@@ -21,7 +21,7 @@ WHERE holds_retention AND (exported_at IS NOT NULL OR {running})
   AND {takes}
 ORDER BY path
 
--- {lakes/health}: the state of each lake's exports. Counts end at %(most)s.
+-- {lakes/health}: the state of each lake's exports. Counts stop at %(most)s.
 SELECT l.path, ARRAY(SELECT jsonb_array_elements_text(l.queues)), l.holds_retention, l.exported_at,
        {running} AS running,
        extract(epoch FROM statement_timestamp() - coalesce(l.exported_at, l.created_at))::float8
@@ -30,7 +30,7 @@ SELECT l.path, ARRAY(SELECT jsonb_array_elements_text(l.queues)), l.holds_retent
             SELECT FROM pgqueue_archive a JOIN pgqueue_queue q ON q.id = a.queue_id
             WHERE a.archive_xid >= l.exported_below AND {takes}
             LIMIT %(most)s) behind) AS behind,
-       -- What was archived before exported_at is exported: mostly there is nothing to count.
+       -- Messages archived before exported_at are exported, so mostly there is nothing to count.
        CASE WHEN l.holds_retention AND EXISTS (
            SELECT FROM pgqueue_queue WHERE retention < statement_timestamp() - l.exported_at)
        THEN (SELECT count(*) FROM (

@@ -1,6 +1,6 @@
-"""The lease of the process that runs maintenance: one at a time in each database.
+"""The maintenance lease: only the process that holds it runs maintenance in a database.
 
-It is a row with an expiry, not a lock: it works through any pooler, and ends with a dead holder.
+It is a row with an expiry, not a lock: it works through any pooler, and expires if its holder dies.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
--- A page of attempts, and whether their messages are in this queue or in its dead-letter queue.
--- In index order, so that the statement is short however many attempts there are.
+-- A page of attempts, each with whether its message is in this queue or in its dead-letter queue.
+-- Pages are in index order, so that the statement is fast for any number of attempts.
 WITH looked AS MATERIALIZED (
     SELECT id, message_id, at FROM pgqueue_attempt
     WHERE queue_id = {queue_id} AND at < coalesce(%(before)s::timestamptz, statement_timestamp())

@@ -1,4 +1,4 @@
-"""Makes the partitions of the current and the next intervals."""
+"""Makes the missing partitions of the current interval and the next ones."""
 
 from __future__ import annotations
 
@@ -23,20 +23,19 @@ from django_pgqueue.sqlstates import CHECK_VIOLATION, sqlstate
 
 __all__ = ["make_partitions"]
 
-#: If the default partition has messages, the partition of the current interval begins this long
-#: after now.
+#: If the default partition has messages, the next partition begins this long after now.
 MARGIN = dt.timedelta(seconds=2)
 
-#: PostgreSQL reads at least this much of a table in a second.
+#: PostgreSQL reads a table at this rate or faster.
 BYTES_A_SECOND = 500_000_000
 
 
 def make_partitions(work: Work) -> None:
     """Make the missing partitions, each in a transaction of its own.
 
-    Attaching one locks the default partition while PostgreSQL reads it. If that could take longer
-    than ``stall``, none is made, and messages go to the default partition: they are deleted one by
-    one instead of with their partition.
+    Attaching a partition locks the default partition while PostgreSQL reads it. If that could take
+    longer than ``stall``, no partition is made. Messages then go to the default partition, and are
+    deleted one by one instead of with their partition.
     """
     interval = work.queue.partition_interval
     if interval is None:
@@ -47,8 +46,8 @@ def make_partitions(work: Work) -> None:
         return  # the tables have no partitions by time
     now = work.now()
     seconds = max((_seconds_to_read(work, default) for default in defaults), default=0)
-    # With messages in the default partition, the current interval's partition begins only now:
-    # PostgreSQL allows none over their times, and moving them would write them again.
+    # With messages in the default partition, the current interval's partition begins after now:
+    # PostgreSQL allows no partition over those messages' times, and moving them writes them again.
     not_before = now.replace(microsecond=0) + MARGIN if seconds > 0 else None
     still_missing = partial(missing_ranges, now=now, interval=interval, not_before=not_before)
     missing = still_missing(found)
@@ -75,7 +74,7 @@ def _make_one(
     wanted: Range,
     still_missing: Callable[[list[Partition]], list[Range]],
 ) -> int:
-    """Make a partition, unless another process did. Returns the number made, 0 or 1."""
+    """Make a partition, unless another process has made it. Returns the number made, 0 or 1."""
     queue = work.queue
     lock_for_change(cursor, queue.pk)
     if wanted not in still_missing(find_partitions(cursor, queue.pk)):

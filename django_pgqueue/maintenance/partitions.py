@@ -1,4 +1,4 @@
-"""Partitions by time of a queue's messages and outcomes: made, found, locked, dropped.
+"""Make, find, lock and drop a queue's partitions by time.
 
 A queue's tables are partitions, by queue, of ``pgqueue_message`` and ``pgqueue_archive``. With a
 ``partition_interval`` they are partitioned again, by ``enqueued_at``. A partition is made as a
@@ -46,10 +46,11 @@ _STORAGE = "WITH (fillfactor = 100, autovacuum_vacuum_insert_scale_factor = 0.2)
 
 @dataclass(frozen=True)
 class Partition:
-    """A table of messages and the table of their outcomes, with no partitions below.
+    """A table of messages and a table of their outcomes, neither partitioned further.
 
-    A partition by time ``has_range``: from ``start`` (None: unbounded) to before ``end``. The
-    default partition has none, nor have the tables of a queue without partitions by time.
+    ``has_range`` is true for a partition by time, which holds times from ``start`` (None:
+    unbounded) to before ``end``. It is false for the default partition, and for an unpartitioned
+    queue.
     """
 
     message: str
@@ -60,7 +61,7 @@ class Partition:
 
 
 def time_ranges(now: dt.datetime, interval: dt.timedelta, ahead: int = AHEAD) -> list[Range]:
-    """The range around now, and the ``ahead`` ranges after it, aligned to the epoch.
+    """Return the range around now, and the ``ahead`` ranges after it, aligned to the epoch.
 
     >>> now = dt.datetime(2026, 11, 21, 15, tzinfo=dt.timezone.utc)
     >>> [start.day for start, _ in time_ranges(now, dt.timedelta(days=1), ahead=2)]
@@ -77,7 +78,7 @@ def missing_ranges(
     interval: dt.timedelta,
     not_before: dt.datetime | None = None,
 ) -> list[Range]:
-    """Current and future ranges without a partition, cut where existing partitions overlap."""
+    """Return the parts of the current and future ranges that have no partition."""
     taken = [(partition.start, partition.end) for partition in found if partition.has_range]
     return [
         free
@@ -91,7 +92,7 @@ def _free_parts(
     end: dt.datetime,
     taken: list[tuple[dt.datetime | None, dt.datetime | None]],
 ) -> list[Range]:
-    """The parts of a range outside the ``taken`` ranges, which are ordered and do not overlap."""
+    """Return the parts of a range outside ``taken``: sorted ranges that do not overlap."""
     free = []
     for first, last in taken:
         if first is not None and start < first:
@@ -129,7 +130,7 @@ def make_partitioned(cursor: Any, name: str, parent: str, queue_id: int, *, unlo
 def add_send_trigger(cursor: Any, table: str) -> None:
     """Make an INSERT into a table of messages a send.
 
-    Each partition needs the trigger: a statement fires only those of the table that it names.
+    Each partition needs the trigger: a statement fires only the triggers of the table it names.
     """
     cursor.execute(send_trigger(table))
 
@@ -145,9 +146,9 @@ def create_partition(
 ) -> Partition:
     """Make and attach the partition for a range of time, in the caller's transaction.
 
-    ``parents`` are the queue's two partitioned tables, if they are not named as usual. Attaching
-    takes SHARE UPDATE EXCLUSIVE on them, which blocks neither senders nor readers, and ACCESS
-    EXCLUSIVE on the default partitions while PostgreSQL reads these: set ``lock_timeout``.
+    ``parents`` are the queue's two partitioned tables, if they do not have their usual names.
+    Attaching takes SHARE UPDATE EXCLUSIVE on them, which blocks neither senders nor readers, and
+    ACCESS EXCLUSIVE on the default partitions while PostgreSQL reads these: set ``lock_timeout``.
 
     Raises CheckViolation if a default partition has rows of the range, InvalidObjectDefinition if
     another partition overlaps it.
@@ -157,7 +158,7 @@ def create_partition(
         f"{table}_p{start.astimezone(dt.timezone.utc):%Y%m%d%H%M%S}" for table in own
     )
     pairs = list(zip(attach_to, (message, archive), strict=True))
-    # Both tables are made before either is attached, which locks the default partitions.
+    # Both tables are made first, since attaching one locks the default partition.
     for parent, table in pairs:
         make_table(cursor, table, parent, unlogged=unlogged)
     add_send_trigger(cursor, message)
@@ -176,7 +177,7 @@ def lock_for_change(cursor: Any, queue_id: int) -> None:
 
 
 def lock_for_drop(cursor: Any, queue_id: int, partition: Partition) -> bool:
-    """Take the locks for dropping a partition. Returns False if it does not exist any more.
+    """Take the locks for dropping a partition. Returns False if it no longer exists.
 
     They block every use of the queue until the end of the transaction: set ``lock_timeout``.
     """
@@ -202,17 +203,17 @@ def is_partitioned(cursor: Any, queue_id: int) -> bool:
 
 
 def fetch_value(cursor: Any, sql: str, params: Any = None) -> Any:
-    """The first value of the first row; None without rows."""
+    """Run a query, and return the first value of its first row, or None without rows."""
     cursor.execute(sql, params)
     row = cursor.fetchone()
     return None if row is None else row[0]
 
 
 def find_partitions(cursor: Any, queue_id: int) -> list[Partition]:
-    """The partitions of a queue: those by time in order, then the default partition.
+    """Return the partitions of a queue: those by time in order, then the default partition.
 
-    A table of messages and a table of outcomes with equal bounds are a partition, whatever their
-    names. A table without the other one is left out.
+    A table of messages and a table of outcomes with equal bounds are one partition, whatever their
+    names. A table without such a counterpart is left out.
     """
     message, archive = own_tables(queue_id)
     start, end = (as_microseconds(_bound(side)) for side in ("FROM", "TO"))

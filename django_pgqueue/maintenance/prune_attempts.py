@@ -1,4 +1,4 @@
-"""Deletes stored failed attempts: of removed messages, and the oldest beyond the limit."""
+"""Deletes the stored failed attempts of removed messages, and the oldest ones beyond the limit."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from django_pgqueue.maintenance.work import Work
 
 __all__ = ["prune_attempts"]
 
-#: Maximum number of attempts that a statement reads or deletes.
+#: The most attempts that one statement reads or deletes.
 BATCH = 1000
 
 
 def prune_attempts(work: Work) -> None:
     """Delete the oldest attempts beyond ``ATTEMPTS_PER_QUEUE``, and those without a message.
 
-    With a retention, only attempts from before ``work.before``: later messages were not removed.
+    With a retention, only reads attempts from before ``work.before``: later messages still exist.
     """
     limit = {"kept": settings.ATTEMPTS_PER_QUEUE, "batch": BATCH}
     while work.fetch("limit_attempts", limit):

@@ -14,7 +14,7 @@ from django_pgqueue.maintenance.work import Work
 
 __all__ = ["prune_messages"]
 
-#: Limits of a transaction: deleted outcomes, and pages of the table in which they are.
+#: One transaction deletes at most this many outcomes, from at most this many pages.
 BATCH = 2000
 PAGES = 1024
 
@@ -41,13 +41,13 @@ def prune_messages(work: Work) -> None:
             _prune_partition(work, partition, before)
         except DatabaseError:
             if partition in work.partitions():
-                raise  # otherwise another process has dropped it
+                raise  # else another process has dropped the partition
 
 
 def _prune_partition(work: Work, partition: Partition, before: dt.datetime) -> None:
     """Delete the expired outcomes of a partition, from the first page of its table to the last.
 
-    Each batch is a transaction of its own. It locks only rows that nothing else changes.
+    Each batch is a transaction of its own. It locks only rows that no other statement changes.
     """
     size = work.value(
         "SELECT pg_relation_size(%s::regclass) / current_setting('block_size')::bigint",
@@ -59,7 +59,7 @@ def _prune_partition(work: Work, partition: Partition, before: dt.datetime) -> N
         work.counts["pruned"] += pruned.gone
         work.counts["held"] += pruned.held
         if pruned.old == BATCH and pruned.last_place is not None:
-            # The batch is full: continue on its last page.
+            # The batch is full: continue behind its last row.
             page, line = map(int, pruned.last_place.strip("()").split(","))
             line += 1
         else:

@@ -13,5 +13,5 @@ REPAIR = (
 
 
 def repair_wake(work: Work) -> None:
-    """Make the sequence. Without it every send notifies."""
+    """Make the sequence if it is missing. Without the sequence every send notifies."""
     work.value(REPAIR, [work.queue.pk])

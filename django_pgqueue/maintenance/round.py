@@ -1,6 +1,6 @@
-"""A round of maintenance: its steps, in order, each a function in the file of its name.
+"""A round of maintenance: its steps in order. Each is a function in a file of the same name.
 
-Consumers run rounds in the background, ``manage.py pgqueue_maintain`` runs one on demand.
+Consumers run rounds in the background; ``manage.py pgqueue_maintain`` runs one on demand.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ QUEUE_STEPS: tuple[Callable[[Work], None], ...] = (
     sweep_keys,
     prune_attempts,
 )
-#: The steps on the history, after the queues of a database. Each takes the alias.
+#: The steps on the history, run after those on a database's queues. Each takes the alias.
 HISTORY_STEPS: tuple[Callable[[str], None], ...] = (sample, fold, forget)
 
-#: Seconds. The server's timeouts are integers of milliseconds.
+#: The longest timeout in seconds: the server stores timeouts as integers of milliseconds.
 LONGEST = 100_000
 
 
@@ -58,14 +58,14 @@ def maintain(
 
     An archived message is removed, body and outcome, once it has been archived for longer than
     ``queue.retention``. Partitions by time are dropped as a whole when all their messages may be
-    removed; other messages are deleted in small batches. A message that is not archived, or that a
-    lake waits for, stays. Each step is a transaction: after an interruption the next call
-    continues. May run beside anything, other calls included.
+    removed; other messages are deleted in small batches. Messages stay if they are not archived, or
+    if a lake waits for them. Each removal is a transaction: after an interruption the next call
+    continues. It may run at the same time as any other operation, including other calls of it.
 
     Arguments:
         patience: seconds to try for a lock, before a step is left to the next call.
-        stall: maximum seconds that one try, and so other sessions, may wait for a lock; 0.001 or
-            more.
+        stall: the most seconds, at least 0.001, that one try, and so other sessions, wait for a
+            lock.
         progress: called with the number of messages removed so far.
 
     >>> queue("orders").maintain().dropped
@@ -90,9 +90,9 @@ def maintain(
 def maintain_or_tell(
     queue: StoredQueue, *, caught: type[Exception] = Error, **options: Any
 ) -> Maintained | None:
-    """:func:`maintain`, for one of many queues: an error does not stop the others.
+    """Call :func:`maintain` for one of many queues; its errors do not stop the other calls.
 
-    An error of the class ``caught`` is sent as ``maintenance_failed``, and stored in the result.
+    An error of the class ``caught`` is sent as ``maintenance_failed``, and the result has it.
     Returns None if the queue was dropped. Raises the database's error if the connection is lost.
     """
     try:
@@ -107,8 +107,7 @@ def maintain_or_tell(
 
 
 def keep_history(alias: str) -> float:
-    """Run the steps on the history, if one is kept. A lock lets one process at a time do it.
-    Returns the seconds until the next run is due."""
+    """Run the steps on the history, if it is kept. Returns the seconds until the next run."""
     if settings.HISTORY_SECONDS is None:
         return LONGEST
     for step in HISTORY_STEPS:
@@ -117,6 +116,6 @@ def keep_history(alias: str) -> float:
 
 
 def is_lost(alias: str) -> bool:
-    """Whether this thread's connection is closed, and not just a statement failed."""
+    """Return whether this thread's connection is closed, as opposed to a statement that failed."""
     connection = connections[alias].connection
     return connection is None or bool(connection.closed)

@@ -10,7 +10,7 @@ __all__ = ["StoredQueue"]
 
 
 class StoredQueue(Protocol):
-    """What maintenance needs of the model ``Queue``."""
+    """The attributes of the model ``Queue`` that maintenance uses."""
 
     partition_interval: Any
 
@@ -30,7 +30,7 @@ class StoredQueue(Protocol):
     def tables(self) -> Mapping[str, Any]: ...
 
     def reread(self) -> StoredQueue:
-        """The queue with its current settings.
+        """Return the queue with its current settings from the database.
 
-        Raises QueueNotFound, and RuntimeError inside a transaction.
+        Raises QueueNotFound if it was dropped, and RuntimeError inside a transaction.
         """

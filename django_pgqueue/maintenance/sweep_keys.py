@@ -1,4 +1,4 @@
-"""Deletes dedup keys whose window is over."""
+"""Deletes unique keys whose window is over."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from django_pgqueue.maintenance.work import Work
 
 __all__ = ["sweep_keys"]
 
-#: Maximum number of keys per transaction.
+#: The most keys that one transaction deletes.
 BATCH = 5000
 
 
 def sweep_keys(work: Work) -> None:
-    """Delete these keys in batches."""
+    """Delete the expired unique keys in batches."""
     while True:
         swept = len(work.fetch("sweep_keys", {"batch": BATCH}))
         work.counts["keys"] += swept

@@ -1,4 +1,4 @@
-"""A queue's own tables: made with the queue, and dropped with it."""
+"""Make and drop a queue's own tables."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def create_tables(
     """Make and attach the tables of a queue, in the caller's transaction.
 
     With a ``partition_interval`` they have partitions for the current interval and the next
-    ``AHEAD``. Tables of an earlier queue with this id, which remain after a TRUNCATE of the queue
-    table by a test suite, are dropped first. Attaching takes SHARE UPDATE EXCLUSIVE on the
-    parents, which blocks neither senders nor readers.
+    ``AHEAD`` intervals. Tables of an earlier queue with this id are dropped first: they remain when
+    a test suite truncates the queue table. Attaching takes SHARE UPDATE EXCLUSIVE on the parents,
+    which blocks neither senders nor readers.
     """
     number = int(queue_id)
     _drop(cursor, number)
-    # Logged also for an unlogged queue: a promoted standby cannot use an unlogged sequence.
+    # Always logged: a promoted standby cannot use an unlogged sequence.
     cursor.execute(f"CREATE SEQUENCE {wake_sequence(number)} AS bigint")
     message, archive = own_table(MESSAGE, number), own_table(ARCHIVE, number)
     if partition_interval is None:
@@ -67,15 +67,14 @@ def create_tables(
 
 
 def drop_tables(cursor: Any, queue_id: int, *, name: str) -> None:
-    """Drop all that a queue has except its row, in the caller's transaction.
+    """Drop a queue's tables and delete its rows in shared tables, but not the queue's own row.
 
     Takes ACCESS EXCLUSIVE on both parents, which blocks every queue until the end of the
-    transaction: set ``lock_timeout``. A purge mark with the queue's name stays, by which streams
-    detect the loss.
+    transaction: set ``lock_timeout``. The queue's purge mark stays: streams detect the loss by it.
     """
     _mark_dropped(cursor, queue_id, name, own_table(ARCHIVE, queue_id))
     _drop(cursor, queue_id)
-    # Groups first: while its row exists, a group gets a new head.
+    # Deletes groups first: as long as a group has a row, it would get a new head.
     for table in ("pgqueue_group", *LIVE, "pgqueue_unlogged"):
         cursor.execute(f"DELETE FROM {table} WHERE queue_id = %s", [queue_id])
 
@@ -90,7 +89,7 @@ def _drop(cursor: Any, queue_id: int) -> None:
 def _mark_dropped(cursor: Any, queue_id: int, name: str, archive: str) -> None:
     """Write the purge mark: the last transaction that archived a message of the queue.
 
-    Reads the whole archive before the lock. Under the lock it reads newer rows only, by an index.
+    Reads the whole archive before the lock, and under the lock only newer rows, by an index.
     """
     newest = f"SELECT max(archive_xid) FROM {archive}"
     cursor.execute(f"SELECT ({newest}), pg_snapshot_xmin(pg_current_snapshot())::text::bigint")

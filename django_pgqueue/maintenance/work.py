@@ -1,4 +1,4 @@
-"""The work of one round on one queue: its limits, and the results of its steps."""
+"""One round's work on one queue: its limits, and the results of its steps."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ R = TypeVar("R")
 
 @dataclass
 class Work:
-    """Runs the statements of a round.
+    """One round on one queue: runs its statements, and holds its limits and results.
 
-    ``patience``: seconds for which a step tries to get its locks. ``stall``: maximum seconds that
-    one try waits for a lock, while other sessions wait behind it. ``progress`` is called with the
-    number of messages removed so far. ``counts`` are fields of :class:`Maintained`. The step
+    ``patience``: the seconds for which a step tries to get its locks. ``stall``: the most seconds
+    that one try waits for a lock, while other sessions wait behind it. ``progress``: called with
+    the number of messages removed so far. ``counts`` are fields of :class:`Maintained`. The step
     ``find_expired`` sets ``before``, ``refused`` and ``foreign_lakes``.
     """
 
@@ -45,11 +45,11 @@ class Work:
 
     @property
     def expired_before(self) -> dt.datetime | None:
-        """Messages archived before this time are removed. None: no messages are removed."""
+        """The time before which archived messages are removed. None if no messages are removed."""
         return None if self.foreign_lakes else self.before
 
     def done(self, seconds: float) -> Maintained:
-        """The result of the round."""
+        """Return the result of the round, which took ``seconds``."""
         return Maintained(
             queue_name=self.queue.name,
             before=self.before,
@@ -71,7 +71,7 @@ class Work:
             return ddl.server_time(cursor)
 
     def value(self, sql: str, params: Any = None) -> Any:
-        """The first value of the first row; None without rows."""
+        """Run a query, and return the first value of its first row, or None without rows."""
         with connections[self.queue.alias].cursor() as cursor:
             return fetch_value(cursor, sql, params)
 
@@ -84,7 +84,7 @@ class Work:
     ) -> list[tuple[Any, ...]]:
         """Run ``<name>.sql`` of this folder on the queue, or on one of its partitions.
 
-        ``names`` fill further placeholders of the text, besides the queue's own tables.
+        ``names`` are the values of placeholders other than the queue's own tables.
         """
         tables = {**self.queue.tables, **names}
         if partition is not None:
@@ -98,8 +98,8 @@ class Work:
         """Run ``act``, which takes locks, in a transaction of its own.
 
         The first try waits up to 5 ms for the locks. Each further try waits twice as long, up to
-        ``stall``. The pause after a try is ten times as long as its wait, so that others are
-        blocked for at most a tenth of the time.
+        ``stall``. The pause after a try is ten times as long as its wait, so that other sessions
+        are blocked for at most a tenth of the time.
 
         Raises QueueBusy after ``patience``, or if the work under the locks takes too long.
         """

@@ -1,4 +1,4 @@
-"""The base of the management commands: database option, JSON output, tables, confirmation."""
+"""The base class of the management commands, and functions that they share."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ __all__ = [
     "whole_seconds",
 ]
 
-#: The exit code of a process that Ctrl-C ended.
+#: The exit code after Ctrl-C.
 INTERRUPTED = 130
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 
 
 class QueueCommand(BaseCommand):
-    """A command on queues. Subclasses implement ``run``; errors in it become a CommandError.
+    """The base of commands on queues. Subclasses implement ``run``; its errors become CommandError.
 
     Results go to stdout, notes to stderr.
     """
 
-    #: What was done so far: appended to the text of an error.
+    #: The work done so far, as text that is appended to an error message.
     so_far = ""
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -89,9 +89,9 @@ class QueueCommand(BaseCommand):
     def counting(
         self, verb: str, total: int | None, so_far: str
     ) -> Iterator[Callable[[int], None]]:
-        """Show a progress bar. Yields the function that takes the number of finished messages.
+        """Show a progress bar. Yield a function to call with the number of finished messages.
 
-        ``so_far`` is the text for :attr:`so_far`, with ``{}`` where the number goes.
+        ``so_far`` becomes :attr:`so_far`, with the number of messages in place of ``{}``.
         """
         with ProgressBar(self.stderr, verb, total) as bar:
 
@@ -112,13 +112,13 @@ class QueueCommand(BaseCommand):
         )
 
     def confirm(self, question: str, expected: str, refusal: str) -> None:
-        """Ask on stderr. Raises CommandError with ``refusal`` for any answer but ``expected``."""
+        """Ask on stderr. Raise CommandError(refusal) unless the answer is ``expected``."""
         self.stderr.write(f"{question} ", style_func=str, ending="")
         self.stderr.flush()
         answer = sys.stdin.readline()
         if not answer:
             raise CommandError(
-                "There is no terminal to answer at, and nothing was changed. "
+                "There was no answer on stdin, and nothing was changed. "
                 "Add --no-input to do it without asking."
             )
         if answer.strip() != expected:
@@ -173,7 +173,7 @@ def interrupts_held() -> Iterator[None]:
 
 
 def table(columns: Mapping[str, str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Format a table. ``columns`` maps each heading to its alignment, ``<`` or ``>``.
+    """Return the lines of a table. ``columns`` maps headings to their alignment, ``<`` or ``>``.
 
     >>> table({"queue": "<", "ready": ">"}, [["orders", "7"], ["mails", "12"]])
     ['queue   ready', 'orders      7', 'mails      12']
@@ -195,7 +195,7 @@ def _printable(text: str) -> str:
 
 
 def counted(number: int, *, exact: bool = True) -> str:
-    """A number of messages with its noun.
+    """Format a number of messages, with "message" or "messages" behind it.
 
     >>> counted(1), counted(20_000, exact=False)
     ('1 message', '≈ 20,000 messages')
@@ -204,7 +204,7 @@ def counted(number: int, *, exact: bool = True) -> str:
 
 
 def duration(text: str) -> dt.timedelta:
-    """Parse a duration: seconds, or numbers with units.
+    """Parse a duration: a number of seconds, or numbers with units.
 
     >>> duration("90"), duration("1.5h")
     (datetime.timedelta(seconds=90), datetime.timedelta(seconds=5400))
@@ -255,7 +255,7 @@ def positive(text: str) -> int:
 
 
 def loads(text: str) -> Any:
-    """Parse strict JSON. Raises ValueError, also for NaN and for JSON that nests too deeply."""
+    """Parse strict JSON. Raise ValueError for invalid JSON, NaN, or JSON that nests too deeply."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except RecursionError as error:
@@ -263,7 +263,7 @@ def loads(text: str) -> Any:
 
 
 def json_value(text: str) -> Any:
-    """:func:`loads`, as the type of an argument."""
+    """Parse strict JSON, as the type of a command-line argument."""
     try:
         return loads(text)
     except ValueError as error:
@@ -275,7 +275,7 @@ def _refuse(constant: str) -> None:
 
 
 def advice(error: PgQueueError | Error, alias: str) -> str:
-    """The text of an error; after a database error, what the user can do about it."""
+    """Return the error's text, with advice if the database is down or lacks tables."""
     if isinstance(error, PgQueueError):
         return str(error)
     if sqlstate(error) == UNDEFINED_TABLE:

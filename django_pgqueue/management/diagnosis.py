@@ -1,4 +1,4 @@
-"""The checks of ``pgqueue_doctor``. Each reports problems with remedies, or returns a summary."""
+"""The checks of ``pgqueue_doctor``. Each reports problems with remedies, and returns a summary."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Limits:
     clock: float = 2.0
     overdue: float = 120.0
     unbounded: int = 10 * 2**30
-    #: Failed attempts beyond ATTEMPTS_PER_QUEUE: some pile up between two rounds of maintenance.
+    #: Failed attempts allowed above ATTEMPTS_PER_QUEUE: maintenance removes them only in rounds.
     attempts: int = 100_000
     dead_after: float = 12.0
     export: float = lakes.LATE
-    #: Statement timeout of one check.
+    #: Timeout of each statement of a check.
     timeout: float = 10.0
 
 
@@ -56,16 +56,16 @@ class Finding:
         return bool(self.action)
 
 
-#: Takes a problem: its text, what to do about it, and its values for scripts.
+#: Takes a problem: its text, its remedy, and its values for scripts.
 Report = Callable[[str, str, Mapping[str, Any]], None]
-#: Passes problems to the Report. Returns a summary, which is shown if there is no problem.
+#: Calls the Report for each problem. Returns a summary, shown if there is no problem.
 Check = Callable[[str, Limits, Report], str]
 
 
 def examine(alias: str, limits: Limits) -> Iterator[Finding]:
-    """Run every check. A check that fails to run is reported as a finding.
+    """Run every check, and yield the findings. A check that cannot run is a finding, too.
 
-    Raises TablesMissing, and the database's error when there is no connection.
+    Raises TablesMissing before the first migration, and the database's error if it is down.
     """
     [row] = _rows(alias, "SELECT to_regclass('pgqueue_queue') IS NOT NULL AS migrated")
     if not row["migrated"]:
@@ -111,7 +111,7 @@ def _now(alias: str) -> dt.datetime:
 
 
 def _snapshots(alias: str, limits: Limits, report: Report) -> str:
-    """Old snapshots: deleted rows that they may still see cannot be removed."""
+    """Report old transactions and unused slots, which keep deleted rows from being removed."""
     held = _rows(
         alias,
         """
@@ -285,7 +285,7 @@ def _sizes(alias: str, limits: Limits, report: Report) -> str:
 
 
 def _attempts(alias: str, limits: Limits, report: Report) -> str:
-    """Stored failed attempts: maintenance keeps ATTEMPTS_PER_QUEUE of them."""
+    """Report queues with many more failed attempts than maintenance keeps."""
     kept = settings.ATTEMPTS_PER_QUEUE
     many = kept + limits.attempts
     found = _rows(
@@ -350,7 +350,7 @@ def _schedules(alias: str, limits: Limits, report: Report) -> str:
 
 
 def _exports(alias: str, limits: Limits, report: Report) -> str:
-    """Lakes whose exports fail, or are late."""
+    """Report lakes whose exports fail or are late."""
     found = lakes.health(alias, 100_000)
     for lake in found:
         held = f"; retention keeps {counted(lake.held)} for it" if lake.held else ""

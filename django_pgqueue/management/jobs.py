@@ -18,7 +18,7 @@ __all__ = ["JobCommand", "add_job_arguments", "run_job", "url_of"]
 
 
 def url_of(alias: str) -> str:
-    """The libpq connection string of one of Django's databases."""
+    """Return the libpq connection string of a database alias."""
     return make_conninfo(**{name: str(value) for name, value in parameters(alias).items()})
 
 
@@ -36,7 +36,7 @@ def run_job(job: str, alias: str, options: dict[str, Any], command: BaseCommand)
 
 
 class JobCommand(BaseCommand):
-    """A command that runs the Spark job with the name ``job``; see :mod:`pyspark_pgqueue`."""
+    """The base of a command that runs the Spark job named ``job``."""
 
     job: str
 

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, otherwise a line every ten seconds."""
+"""Shows the progress of long work: a bar on a terminal, otherwise a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WIDTH = 24
 class ProgressBar:
     """A context manager that shows progress, and removes the bar at the end.
 
-    Without a ``total``, and without a ``share`` in :meth:`show`, it shows the count only.
+    It shows only the count if neither ``total`` nor the ``share`` of :meth:`show` is known.
     """
 
     def __init__(self, out: OutputWrapper, verb: str, total: int | None = None) -> None:
@@ -36,7 +36,7 @@ class ProgressBar:
             self._write("\r\x1b[K", ending="")
 
     def show(self, done: int, share: float | None = None) -> None:
-        """Show the number of finished items, and the finished share of the work, from 0 to 1."""
+        """Show ``done`` finished items. ``share`` is the finished part of the work, from 0 to 1."""
         now = time.monotonic()
         if now < self._next:
             return

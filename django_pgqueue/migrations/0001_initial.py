@@ -3,8 +3,8 @@
 ``pgqueue_queue`` has the settings of each queue. Its messages are in ``pgqueue_message`` and their
 outcomes in ``pgqueue_archive``, both append-only and partitioned by queue. Narrow rows beside them
 say where each live message stands: ``pgqueue_ready``, ``pgqueue_deferred``, ``pgqueue_lease``, and
-for FIFO groups ``pgqueue_waiting``, ``pgqueue_group`` and ``pgqueue_recheck``. ``pgqueue_dedup``
-has the dedup keys. Triggers make an INSERT a send, and give a group its next head. The SQL is in
+for FIFO groups ``pgqueue_waiting``, ``pgqueue_group`` and ``pgqueue_recheck``. ``pgqueue_claim``
+has the unique keys. Triggers make an INSERT a send, and give a group its next head. The SQL is in
 ``ddl/``, one idea a file.
 """
 
@@ -71,10 +71,10 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
-                    "dedup_window",
+                    "unique_window",
                     models.DurationField(
                         blank=True,
-                        help_text="How long a dedup key counts; empty: five minutes.",
+                        help_text="How long a unique key counts; empty: five minutes.",
                         null=True,
                     ),
                 ),
@@ -182,7 +182,7 @@ class Migration(migrations.Migration):
                         ),
                         ("priority", models.SmallIntegerField(default=0)),
                         ("group_key", models.TextField(blank=True, null=True)),
-                        ("dedup_key", models.TextField(blank=True, null=True)),
+                        ("unique_key", models.TextField(blank=True, null=True)),
                         (
                             "headers",
                             models.JSONField(

@@ -1,4 +1,4 @@
-"""The models of the tables, and ``queue()``, whose methods are the operations."""
+"""The models, and ``queue()``, which returns the operations on a queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sends and reads with Django signals, which the engine itself does not send."""
+"""Add Django signals to the engine's sends and reads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["announce_exhausted", "send", "send_batch"]
 
 
 def send(queue: OpenQueue, /, body: Any, *, headers: Any = None, **options: Any) -> int:
-    """:func:`sending.send`, with the signals of a send."""
+    """Call :func:`sending.send`; send ``messages_sending`` before and ``messages_sent`` after."""
     if signals.messages_sending.receivers:
         headers = _carried(queue, headers)
     pk = sending.send(queue, body, headers=headers, **options)
@@ -26,7 +26,7 @@ def send(queue: OpenQueue, /, body: Any, *, headers: Any = None, **options: Any)
 def send_batch(
     queue: OpenQueue, /, bodies: Any, *, headers: Any = None, **options: Any
 ) -> list[int]:
-    """:func:`sending.send_batch`, with the signals of a send."""
+    """Call :func:`sending.send_batch`, and send the same signals as :func:`send`."""
     if signals.messages_sending.receivers:
         bodies = sending.listed(bodies)
         headers = _carried_by_each(queue, headers, len(bodies))
@@ -37,13 +37,13 @@ def send_batch(
 
 
 def announce_exhausted(queue: OpenQueue, found: Sequence[Delivery]) -> None:
-    """Send ``messages_exhausted`` for messages that a read failed."""
+    """Send ``messages_exhausted`` for messages whose deliveries ran out."""
     if isinstance(found, Deliveries) and found.exhausted:
         signals.messages_exhausted.send_robust(queue.name, receipts=found.exhausted)
 
 
 def _carried(queue: OpenQueue, headers: Any, count: int = 1) -> Any:
-    """The headers, with those that receivers of ``messages_sending`` add."""
+    """Return the headers, plus those that receivers of ``messages_sending`` add."""
     if headers is not None and not isinstance(headers, dict):
         return headers
     carried = dict(headers or {})
@@ -52,7 +52,7 @@ def _carried(queue: OpenQueue, headers: Any, count: int = 1) -> Any:
 
 
 def _carried_by_each(queue: OpenQueue, headers: Any, count: int) -> Any:
-    """The headers of many messages. Receivers are called once, and their headers added to all."""
+    """Return the headers of a batch. Receivers are called once; each message gets their headers."""
     if headers is None or isinstance(headers, dict):
         return _carried(queue, headers, count)
     added = _carried(queue, None, count)

@@ -1,4 +1,4 @@
-"""The archive: the outcomes of messages."""
+"""The archive: one row for each finished message, with its outcome."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _ENDS = (State.COMPLETED, State.FAILED, State.CANCELLED)
 
 
 class ArchivedMessage(models.Model):
-    """The outcome of one message. Rows are inserted once and never changed, but for ``failure``.
+    """The outcome of one message. Only the column ``failure`` changes after the insert.
 
-    It has the id of its message, which keeps the body: ``archived.message.body``.
+    ``id`` is the id of the message, which has the body: ``archived.message.body``.
     """
 
     id: columns.BigInteger = models.BigIntegerField(primary_key=True)
@@ -30,8 +30,8 @@ class ArchivedMessage(models.Model):
     first_read_at: columns.TimeOrNull = models.DateTimeField(null=True)
     last_read_at: columns.TimeOrNull = models.DateTimeField(null=True)
     archived_at: columns.Time = models.DateTimeField(db_default=columns.NOW)
-    # Exports read by transaction id: ids and times do not follow the order of commits, so a
-    # reader that follows these would miss rows.
+    # Exports select rows by transaction id. By id or time they would miss rows, since neither
+    # follows the order of commits.
     archive_xid: columns.BigInteger = models.BigIntegerField(db_default=columns.XID)
     queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
         Queue, models.DO_NOTHING, db_constraint=False, db_index=False, related_name="archive"

@@ -1,4 +1,4 @@
-"""The failed attempts of messages."""
+"""The model of failed attempts to handle a message."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["Attempt"]
 
 class AttemptManager(models.Manager["Attempt"]):
     def of(self, message_id: int, *, using: str) -> list[Attempt]:
-        """The stored failed attempts of a message, the oldest first."""
+        """Return the stored failed attempts of a message, the oldest first."""
         return list(self.using(using).filter(message_id=message_id).order_by("pk"))
 
 
 class Attempt(models.Model):
     """A failed run of a handler: its error, its time and its process.
 
-    The last ``PGQUEUE["ATTEMPTS_KEPT"]`` attempts are kept per message, and the newest
-    ``PGQUEUE["ATTEMPTS_PER_QUEUE"]`` per queue. They are deleted with their message. A
-    dead-lettered message keeps the attempts of the queue that it came from.
+    The newest ``PGQUEUE["ATTEMPTS_KEPT"]`` attempts are kept for each message, and the newest
+    ``PGQUEUE["ATTEMPTS_PER_QUEUE"]`` for each queue. They are deleted with their message. A message
+    keeps its attempts when it is moved to a dead-letter queue.
 
     >>> [attempt.error_class for attempt in queue("orders").attempts(7)]
     ['requests.exceptions.ConnectTimeout', 'shop.errors.CardRefused']

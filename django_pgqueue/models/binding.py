@@ -1,4 +1,4 @@
-"""Topic bindings: which queues get a copy of the messages published with a key."""
+"""Topic bindings: they determine the queues that get a copy of a published message."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from django_pgqueue.validators import validate_topic_pattern
 
 __all__ = ["ROUTING_KEY", "Binding", "route", "send_to_each", "with_key"]
 
-#: The header with the key that a message was published with.
+#: The header that holds the routing key of a published message.
 ROUTING_KEY = "x-routing-key"
 
 R = TypeVar("R")
 
 
 class Binding(models.Model):
-    """A topic pattern bound to a queue, which gets the messages published with a matching key."""
+    """A topic pattern, and the queue that gets the messages published with a matching key."""
 
     id: columns.BigAutoKey = models.BigAutoField(primary_key=True)
     pattern: columns.Char = models.CharField(
@@ -48,12 +48,12 @@ class Binding(models.Model):
         return self.pattern
 
 
-# A cache of bindings by database: their fingerprint, the router, and the queues by pattern.
+# The cached bindings of each database: their fingerprint, the router, and the queues by pattern.
 _routes: dict[tuple[str, str], tuple[Any, Router, dict[str, list[Queue]]]] = {}
 
 
 def send_to_each(alias: str, key: str, send: Callable[[OpenQueue], R]) -> dict[str, R]:
-    """Call ``send`` for each queue bound to the key, all or none. Returns results by name."""
+    """Call ``send`` for each queue bound to the key, all or none. Returns results by queue name."""
     queues = [_as_it_is_now(queue) for queue, _patterns in route(alias, key)]
     if not queues:
         return {}
@@ -62,11 +62,11 @@ def send_to_each(alias: str, key: str, send: Callable[[OpenQueue], R]) -> dict[s
 
 
 def route(alias: str, key: str) -> list[tuple[Queue, list[str]]]:
-    """The queues bound to a key, by name, each with the matching patterns."""
+    """Return the queues bound to a key, in the order of their names, with the matching patterns."""
     key = routing_key(key)
     place = database_key(alias)
     bindings = Binding.objects.using(alias)
-    # The fingerprint. Ids are never reused, so number, last id and sum change with the bindings.
+    # The fingerprint. Since ids are never reused, adding or removing a binding changes it.
     now = bindings.aggregate(
         number=models.Count("pk"), last=models.Max("pk"), total=models.Sum("pk")
     )
@@ -87,9 +87,9 @@ def route(alias: str, key: str) -> list[tuple[Queue, list[str]]]:
 
 
 def _as_it_is_now(queue: Queue) -> Queue:
-    """The queue with its current settings: bindings are cached longer than settings."""
+    """Return the queue with its current settings: a cached binding may hold outdated ones."""
     found = Queue.objects.resolve(queue.name, queue.alias)
-    # The name may be cached for a dropped queue, which had another id.
+    # The cache may still have a dropped queue of this name, with another id.
     return found if found.pk == queue.pk else queue
 
 

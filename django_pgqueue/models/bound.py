@@ -47,7 +47,7 @@ class BoundQueue:
     [1]
     """
 
-    #: The class of messages.
+    #: The class of the messages that reads return.
     model: type[Message]
 
     def __init__(self, name: str | Queue, *, using: str | None = None) -> None:
@@ -81,7 +81,7 @@ class BoundQueue:
         visibility_timeout: int = 30,
         max_deliveries: int = 20,
         dead_letter_queue: str | Queue | None = None,
-        dedup_window: dt.timedelta | float | None = None,
+        unique_window: dt.timedelta | float | None = None,
         age_limit: dt.timedelta | float | None = None,
         notify: bool = True,
     ) -> Queue:
@@ -94,7 +94,7 @@ class BoundQueue:
             visibility_timeout=visibility_timeout,
             max_deliveries=max_deliveries,
             dead_letter_queue=dead_letter_queue,
-            dedup_window=dedup_window,
+            unique_window=unique_window,
             age_limit=age_limit,
             notify=notify,
         )
@@ -113,7 +113,7 @@ class BoundQueue:
         delay: Delay | None = 0,
         priority: int = 0,
         group: str | None = None,
-        dedup_key: str | None = None,
+        unique: str | None = None,
     ) -> int:
         """Send one message and return its id."""
         return self._run(
@@ -123,7 +123,7 @@ class BoundQueue:
             delay=delay,
             priority=priority,
             group=group,
-            dedup_key=dedup_key,
+            unique=unique,
         )
 
     @twin_of(send)
@@ -138,7 +138,7 @@ class BoundQueue:
         delay: Delay | None = 0,
         priority: int = 0,
         group: Sequence[str | None] | str | None = None,
-        dedup_key: Sequence[str | None] | None = None,
+        unique: Sequence[str | None] | None = None,
     ) -> list[int]:
         """Send many messages at once, all or none, and return their ids in the same order."""
         return self._run(
@@ -148,7 +148,7 @@ class BoundQueue:
             delay=delay,
             priority=priority,
             group=group,
-            dedup_key=dedup_key,
+            unique=unique,
         )
 
     @twin_of(send_batch)
@@ -557,7 +557,7 @@ class BoundQueue:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """Call a function of the engine; again if the queue was dropped and made anew."""
+        """Call a function of the engine. If the queue was dropped and re-created, call it again."""
         opened = self._open()
         try:
             return act(opened, *args, **kwargs)
@@ -580,14 +580,14 @@ class BoundQueue:
 
 
 def bound_to(target: str | Queue, *, using: str | None = None) -> BoundQueue:
-    """As :func:`queue`, but operations take a Queue as it is, and do not look its name up."""
+    """Return a BoundQueue that uses a given Queue as it is, without looking up its name."""
     bound = BoundQueue(target, using=using)
     bound._target = target
     return bound
 
 
 def queue(name: str | Queue, *, using: str | None = None) -> BoundQueue:
-    """The operations on a queue, in the database ``using`` or the one that the routers choose.
+    """Return the operations on a queue, in database ``using``, or else the one the routers choose.
 
     ``name`` may be a :class:`~django_pgqueue.models.Queue`, which implies its database. Makes no
     query: if the queue does not exist, the first operation raises QueueNotFound.

@@ -1,11 +1,11 @@
 """Bulk actions: actions on many messages of a queue, done in steps by any process.
 
-The ids are stored when a bulk action starts, in parts, so messages that arrive later are not
-touched. A step is one transaction: it acts on a part, deletes the part and updates the counts. If
-its process is killed, the transaction rolls back and another process repeats the step.
+A bulk action stores its message ids, in parts, when it starts, so later messages are not touched. A
+step is one transaction: it acts on a part, deletes the part and updates the counts. If its process
+is killed, the transaction rolls back and another process repeats the step.
 
 After a ``statement_timeout``, a lock timeout or a lost connection the step is tried again with half
-of its messages. Steps that succeed grow again. Any other error fails its bulk action only.
+of its messages. After each success the step size grows. Any other error fails the bulk action.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["BulkAction", "BulkActionPart", "Kind"]
 PART = 1000
 #: Lock timeout of a step, in seconds.
 _PATIENCE = 0.5
-#: Seconds until the next try at a message that another transaction has locked.
+#: Seconds until a step tries again to get a lock that another transaction holds.
 _PAUSE = 1.0
 #: PostgreSQL's error codes for conflicts with other transactions.
 _IN_THE_WAY = (*KEPT, SERIALIZATION_FAILURE)
@@ -70,7 +70,7 @@ class BulkActionManager(models.Manager["BulkAction"]):
     ) -> BulkAction:
         """Store a bulk action on these messages of a queue. Its steps run later.
 
-        ``values`` are the values of the other fields.
+        ``ids`` are the message ids, ``values`` the values of further fields of BulkAction.
         """
         with transaction.atomic(using=queue.alias):
             bulk_action = self.using(queue.alias).create(
@@ -99,8 +99,8 @@ class BulkActionManager(models.Manager["BulkAction"]):
         Arguments:
             only: the ids of the bulk actions to drive; None: all.
 
-        Raises django.db.Error if a step was interrupted, for example by a lost connection, after
-        the other bulk actions had their steps. The next call repeats the interrupted step.
+        Raises django.db.Error if a step was interrupted, for example by a lost connection. The
+        other bulk actions run before it is raised, and the next call repeats the step.
         """
         cut_off: Error | None = None
         until = time.monotonic() + seconds
@@ -138,7 +138,7 @@ class BulkActionManager(models.Manager["BulkAction"]):
         )
 
     def _step(self, pk: int, using: str) -> float | None:
-        """Run one step. Returns the seconds until the next one, or None for no more."""
+        """Run one step. Returns the seconds until the next step, or None if there is none."""
         try:
             with transaction.atomic(using=using):
                 bulk_action = self._take(pk, using)
@@ -149,7 +149,7 @@ class BulkActionManager(models.Manager["BulkAction"]):
             return _PAUSE  # the table of bulk actions is locked
 
     def _take(self, pk: int, using: str) -> BulkAction | None:
-        """Lock the row of a bulk action; None if it does not run, or another process has it."""
+        """Lock and return a bulk action; None if it is not running, or another process has it."""
         with connections[using].cursor() as cursor:
             set_locally(cursor, lock_timeout=milliseconds(_PATIENCE))
         return (
@@ -161,7 +161,7 @@ class BulkActionManager(models.Manager["BulkAction"]):
         )
 
     def _slow_down(self, pk: int, using: str, error: Error) -> None:
-        """Halve the next step: a server or pooler timeout may have interrupted this one."""
+        """Halve the step size: a timeout of server or pooler may have interrupted the last step."""
         with suppress(Error), transaction.atomic(using=using):
             bulk_action = self._take(pk, using)
             if bulk_action is not None:
@@ -173,8 +173,8 @@ class BulkActionManager(models.Manager["BulkAction"]):
 class BulkAction(models.Model):
     """An action on many messages of one queue: its options, its user and its progress.
 
-    ``count`` and ``highest_id`` are the limits that the user confirmed. No further messages are
-    touched. The row stays when its queue is dropped.
+    The user has confirmed ``count`` messages with ids up to ``highest_id``; no others are touched.
+    The row stays when its queue is dropped.
     """
 
     RUNNING, STOPPED, DONE, FAILED = "running", "stopped", "done", "failed"
@@ -222,7 +222,7 @@ class BulkAction(models.Model):
     step_size: columns.Integer = models.IntegerField(
         default=PART, help_text="Maximum number of messages in the next step."
     )
-    #: With a rate: when the next messages may be sent.
+    #: The earliest time of the next step, if there is a rate.
     paced_until: columns.TimeOrNull = models.DateTimeField(null=True)
 
     objects: ClassVar[BulkActionManager] = BulkActionManager()
@@ -269,9 +269,10 @@ class BulkAction(models.Model):
         return type(self).objects.using(self._state.db).filter(pk=self.pk, state__in=states)
 
     def step(self) -> float | None:
-        """Act on the next part, with this row locked. Returns the seconds until the next step.
+        """Act on the next part. Returns the seconds until the next step, None after the last step.
 
-        Raises django.db.Error if the connection is lost. Any other error is stored in ``error``.
+        The caller has locked this row. Raises django.db.Error if the connection is lost. Any other
+        error is stored in ``error``.
         """
         alias = self.queue.alias
         parts = BulkActionPart.objects.using(alias).filter(bulk_action=self)
@@ -285,7 +286,7 @@ class BulkAction(models.Model):
         allowed = self._allowed(at)
         ids, rest = part.ids[:allowed], part.ids[allowed:]
         try:
-            # A savepoint: its rollback keeps the row locked.
+            # A savepoint, so that the row stays locked when the action rolls back.
             with transaction.atomic(using=alias):
                 done = self.act(self.queue.opened, ids)
                 # Make deferred constraints fail here, not at the commit.
@@ -347,13 +348,13 @@ class BulkAction(models.Model):
             case Kind.DELETE | Kind.PURGE:
                 return len(settling.delete(queue, ids, in_flight=self.in_flight))
             case Kind.DISCARD:
-                # Only archived messages: settling.erase() would also delete messages in the queue.
+                # Select archived messages: settling.erase() also deletes messages in the queue.
                 archive = ArchivedMessage.objects.using(queue.alias).filter(queue_id=queue.id)
                 archived = archive.filter(pk__in=ids).values_list("pk", flat=True)
                 return len(settling.erase(queue, list(archived)))
 
     def _send(self, send: Callable[..., int], queue: OpenQueue, ids: Sequence[int]) -> int:
-        """Redrive or replay. Returns the number sent, also if a source queue no longer exists."""
+        """Call redrive or replay. Returns the number sent, even if a source queue is missing."""
         sent = [0]
         try:
             send(queue, to=self.target or None, ids=ids, progress=partial(sent.__setitem__, 0))
@@ -363,11 +364,11 @@ class BulkAction(models.Model):
         return sent[0]
 
     def _allowed(self, at: dt.datetime) -> int:
-        """How many messages the rate allows in this step. Sets ``paced_until``."""
+        """Return how many messages the rate allows in this step. Sets ``paced_until``."""
         most = min(PART, self.step_size)
         if self.rate is None:
             return most
-        # Steps of 0.1 s keep the rate even. A pause saves up at most one second's worth.
+        # Steps of 0.1 s keep the rate even. After a pause, at most one second's worth is caught up.
         allowed = max(1, min(most, int(self.rate / 10)))
         since = max(self.paced_until or at, at - dt.timedelta(seconds=1))
         self.paced_until = since + dt.timedelta(seconds=allowed / self.rate)
@@ -380,7 +381,7 @@ class BulkAction(models.Model):
 
 
 class BulkActionPart(models.Model):
-    """The message ids of one step. Deleted when the step is done."""
+    """Up to ``PART`` message ids that are not processed yet. Steps remove the ids they process."""
 
     id: columns.BigAutoKey = models.BigAutoField(primary_key=True)
     bulk_action: models.ForeignKey[BulkAction, BulkAction] = models.ForeignKey(

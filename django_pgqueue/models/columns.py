@@ -1,6 +1,6 @@
-"""What all models share: the types of their columns, defaults of the server, and options.
+"""Column types for annotations, defaults that the server computes, and Meta options.
 
-The types are for annotations. They say which Python type a column takes, and which one it returns.
+A column type names the Python types that the field accepts and returns.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ XID = models.Func(
 
 
 class Meta:
-    """The options of most models: no permissions, on PostgreSQL only."""
+    """The Meta options of most models: no default permissions, and PostgreSQL only."""
 
     default_permissions: ClassVar[tuple[str, ...]] = ()
     required_db_vendor = "postgresql"

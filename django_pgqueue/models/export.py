@@ -1,4 +1,4 @@
-"""Lakes, to which the archive is exported; runs of the export; marks of what retention removed."""
+"""The models of the export: lakes, export runs, and marks of rows that retention removed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ExportRun", "Lake", "PurgeMark"]
 
 
 class Lake(models.Model):
-    """A directory of Parquet files, and the transaction up to which it has the archive."""
+    """A directory of Parquet files, with the rows archived before ``exported_below``."""
 
     id: columns.AutoKey = models.AutoField(primary_key=True)
     path: columns.Text = models.TextField(unique=True, editable=False)
@@ -57,7 +57,7 @@ class Lake(models.Model):
 
 
 class ExportRun(models.Model):
-    """One run of an export: a range of transactions, and the files with their rows."""
+    """One run of an export: the range of transaction ids, and the files that it wrote."""
 
     class Kind(models.TextChoices):
         EXPORT = "EXPORT"
@@ -66,11 +66,11 @@ class ExportRun(models.Model):
     class State(models.TextChoices):
         RUNNING = "RUNNING"  # files are written to a directory that readers ignore
         PUBLISHING = "PUBLISHING"  # files are moved to their final directory
-        FAILED = "FAILED"  # another run exports its range
+        FAILED = "FAILED"  # a later run exports the same range
         DONE = "DONE"
 
     id: columns.BigAutoKey = models.BigAutoField(primary_key=True)
-    # The migration adds the constraint with ON DELETE CASCADE, which also covers plain SQL.
+    # The migration adds a foreign key with ON DELETE CASCADE, so plain SQL can delete a lake.
     lake: models.ForeignKey[Lake, Lake] = models.ForeignKey(
         Lake, models.CASCADE, related_name="runs", db_constraint=False
     )
@@ -112,7 +112,7 @@ class ExportRun(models.Model):
 
 
 class PurgeMark(models.Model):
-    """The transaction before which archived messages of a queue may have been removed."""
+    """A queue's mark: rows archived before transaction ``below_xid`` may have been removed."""
 
     queue: models.OneToOneField[Queue, Queue] = models.OneToOneField(
         Queue,

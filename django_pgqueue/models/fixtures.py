@@ -1,7 +1,7 @@
 """Signal receivers that make ``loaddata`` work for queues, messages and the archive.
 
-``loaddata`` does not call ``save()``. So these receivers make the tables of a loaded queue. An
-INSERT of a message is a send; if the message is archived, they delete the live row of the send.
+``loaddata`` does not call ``save()``, so a receiver makes the tables of a loaded queue. Inserting a
+message also inserts a live row; another receiver deletes that row if the message is archived.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _make_tables(instance: Queue, created: bool, raw: bool, using: str, **kwargs
 
 
 def _keep_time(instance: Message | ArchivedMessage, raw: bool, using: str, **kwargs: Any) -> None:
-    """Take ``enqueued_at``, a part of the key, from an existing row: fixtures have milliseconds."""
+    """Copy ``enqueued_at``, a key column, from the stored row: fixtures cut off microseconds."""
     if not raw:
         return
     for model in (Message, ArchivedMessage):
@@ -47,7 +47,7 @@ def _keep_time(instance: Message | ArchivedMessage, raw: bool, using: str, **kwa
 def _leave_archived(
     instance: Message | ArchivedMessage, raw: bool, using: str, **kwargs: Any
 ) -> None:
-    """Delete the live row of an archived message, once both its rows are loaded."""
+    """Delete the live row of a loaded message, if its archive row is loaded too."""
     if not raw:
         return
     archive = own_table(ARCHIVE, instance.queue_id)

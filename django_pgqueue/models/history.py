@@ -13,12 +13,14 @@ __all__ = ["History"]
 
 
 class History(models.Model):
-    """What happened in one queue in one minute, or in one hour that is over.
+    """The history of one queue in one minute, or in one past hour.
 
-    Each consumer process writes its own rows, with the id of its ``Process``: messages that were
-    ``completed``, ``failed`` (to the archive), ``dead_lettered``, or ``lost`` with their lease;
-    failed attempts that were ``retried``; run times added up (``busy``); and histograms of waits,
-    from readable to the first delivery, and of run times.
+    Each consumer process writes its own rows, with the id of its ``Process``:
+
+    - ``completed``, ``failed`` (to the archive), ``dead_lettered``: messages with this outcome;
+    - ``lost``: messages whose lease was lost; ``retried``: failed attempts that were retried;
+    - ``busy``: the sum of run times; ``runs``: a histogram of run times;
+    - ``waits``: a histogram of the times from readable to the first delivery.
 
     Maintenance samples the queue, and writes a row with process id 0: the messages ``sent`` since
     the last sample, the largest ``depth`` and age (``oldest``), and the ``total`` of all messages

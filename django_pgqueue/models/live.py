@@ -1,4 +1,4 @@
-"""The view of the messages in a queue."""
+"""The model of the view of messages in queues."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["LiveMessage"]
 
 class LiveManager(models.Manager["LiveMessage"]):
     def one(self, queue_id: int, pk: int, *, using: str) -> models.QuerySet[LiveMessage]:
-        """The row of one message, with ``in_flight``: whether it is leased.
+        """Return a queryset of one message, with ``in_flight``: whether it is leased.
 
-        The condition on ``rank`` is for the index of ready rows, which starts with it.
+        The condition on ``rank`` lets PostgreSQL use the index of ready rows, which starts with it.
         """
         rank = models.Func(
             models.F("priority"),
@@ -38,7 +38,7 @@ class LiveManager(models.Manager["LiveMessage"]):
 class LiveMessage(models.Model):
     """The view ``pgqueue_live``: one row per message in a queue, from all live tables.
 
-    For the admin, commands and tests. Operations on the hot path use the tables.
+    The admin, the commands and tests query it. Frequent operations use the tables.
     """
 
     id: columns.BigInteger = models.BigIntegerField(primary_key=True)
@@ -70,6 +70,6 @@ class LiveMessage(models.Model):
         return f"{self.state.lower()} message {self.pk}"
 
     def _save_table(self, raw: bool = False, *args: Any, **kwargs: Any) -> bool:
-        # loaddata (raw=True) must skip these rows, since loading the messages writes them. It
-        # calls this private method, and no public one that could skip a row.
+        # loaddata (raw=True) must skip these rows, since loading the messages writes them. No
+        # public method that it calls could skip a row, so this private one does.
         return not raw and super()._save_table(raw, *args, **kwargs)  # type: ignore[misc]

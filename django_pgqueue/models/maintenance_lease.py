@@ -12,7 +12,7 @@ __all__ = ["MaintenanceLease"]
 
 
 class MaintenanceLease(models.Model):
-    """The only row: the process that holds the lease, since when, and when the lease ends.
+    """The lease, in the table's only row: the process that holds it, its start and its end.
 
     ``process`` is the host and process id, as ``web1:4711``. Written by
     :mod:`django_pgqueue.maintenance.lease`.

@@ -21,7 +21,7 @@ __all__ = ["MessageManager"]
 
 
 class MessageManager(QueuesManager["Message"]):
-    """All operations on queues, with the queue as first argument, and operations on databases.
+    """The operations on a queue, with the queue as first argument, and those on all queues.
 
     ``using("replica")`` gives the same manager for another database.
 
@@ -44,10 +44,10 @@ class MessageManager(QueuesManager["Message"]):
         delay: Delay | None = 0,
         priority: int = 0,
         group: str | None = None,
-        dedup_key: str | None = None,
+        unique: str | None = None,
     ) -> int:
         return self._bound(queue).send(
-            body, headers=headers, delay=delay, priority=priority, group=group, dedup_key=dedup_key
+            body, headers=headers, delay=delay, priority=priority, group=group, unique=unique
         )
 
     @twin_of(send)
@@ -63,7 +63,7 @@ class MessageManager(QueuesManager["Message"]):
         delay: Delay | None = 0,
         priority: int = 0,
         group: Sequence[str | None] | str | None = None,
-        dedup_key: Sequence[str | None] | None = None,
+        unique: Sequence[str | None] | None = None,
     ) -> list[int]:
         return self._bound(queue).send_batch(
             bodies,
@@ -71,7 +71,7 @@ class MessageManager(QueuesManager["Message"]):
             delay=delay,
             priority=priority,
             group=group,
-            dedup_key=dedup_key,
+            unique=unique,
         )
 
     @twin_of(send_batch)

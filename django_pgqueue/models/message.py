@@ -35,8 +35,8 @@ __all__ = ["Message"]
 class Message(models.Model):
     """One message, queued or archived.
 
-    Every INSERT is a send: by ``Message.objects.send``, ``bulk_create``, plain SQL or COPY. ``id``
-    comes from one sequence for all queues, so it is unique, and never changes.
+    Inserting a row sends it, by ``Message.objects.send``, ``bulk_create``, plain SQL or COPY.
+    ``id`` comes from one sequence for all queues: it is unique, and never changes.
 
     A message that was read also has ``read_ct`` (deliveries so far), ``attempts`` (earlier runs of
     a handler), ``vt`` (the end of the lease) and ``receipt``.
@@ -47,7 +47,7 @@ class Message(models.Model):
     id: columns.BigAutoKey = models.BigAutoField(primary_key=True)
     enqueued_at: columns.Time = models.DateTimeField(db_default=columns.NOW, editable=False)
     scheduled_at: columns.TimeOrNull = models.DateTimeField(null=True, blank=True)
-    # The id of the sending transaction: lets a reader follow the table as a log without gaps.
+    # The id of the sending transaction. With it a reader can follow the table as a gapless log.
     enqueued_xid: columns.BigInteger = models.BigIntegerField(
         db_default=columns.XID, editable=False
     )
@@ -56,7 +56,7 @@ class Message(models.Model):
     )
     priority: columns.SmallInteger = models.SmallIntegerField(default=0)
     group_key: columns.TextOrNull = models.TextField(null=True, blank=True)  # noqa: DJ001
-    dedup_key: columns.TextOrNull = models.TextField(null=True, blank=True)  # noqa: DJ001
+    unique_key: columns.TextOrNull = models.TextField(null=True, blank=True)  # noqa: DJ001
     headers: columns.JSON = models.JSONField(null=True, blank=True, encoder=DjangoJSONEncoder)
     body: columns.JSON = models.JSONField(null=True, blank=True, encoder=DjangoJSONEncoder)
 
@@ -70,20 +70,20 @@ class Message(models.Model):
     _first_read_at: int | None
     lease_until: float
     _read_from: OpenQueue
-    #: The batch with which it was leased as one row, if any.
+    #: The batch, stored as one row, with which the message was leased; None: leased alone.
     batch: Batch | None = None
 
-    #: The task's module path. Set by a task's handler before the run.
+    #: The module path of the task that the message runs. Set before the run.
     task: str | None = None
 
-    #: Whether the message was cancelled while its handler runs. Set by the consumer.
+    #: True if the message was cancelled during the run. Set by the consumer.
     cancelled = False
-    #: Whether the consumer has announced that the lease is gone (cancelled or lost).
+    #: True once the consumer has sent ``messages_cancelled`` or ``leases_lost`` for the message.
     lease_gone = False
 
-    #: Called with the outcome that the handler sets. Set by the consumer during the run.
+    #: Takes the outcome that the handler sets, as with :meth:`ack`. Set by the consumer.
     on_outcome: Callable[[Message, Outcome], None] | None = None
-    #: Called by :meth:`extend` during the run: extends the lease; False if it was lost.
+    #: Extends the lease for :meth:`extend`. Returns False if it was lost. Set by the consumer.
     on_extend: Callable[[Message, float], bool] | None = None
 
     class Meta(columns.Meta):
@@ -109,12 +109,12 @@ class Message(models.Model):
         return state
 
     def __getstate__(self) -> dict[str, Any]:
-        self.__dict__["_state"] = self._state  # Django expects it here
+        self.__dict__["_state"] = self._state  # for Django's __getstate__
         return super().__getstate__()
 
     @property
     def queue_name(self) -> str:
-        """The name of the queue that the message was read from."""
+        """The name of the queue from which the message was read."""
         return self._read_from.name
 
     @property
@@ -130,7 +130,7 @@ class Message(models.Model):
 
     @property
     def waited(self) -> float | None:
-        """Seconds from readable to the first delivery; None if this is a later delivery."""
+        """Seconds from becoming readable to the first delivery; None at later deliveries."""
         if self.read_ct != 1 or self._first_read_at is None:
             return None
         since = self.enqueued_at
@@ -146,7 +146,7 @@ class Message(models.Model):
 
     @property
     def receipt(self) -> Receipt:
-        """The receipt of this delivery, to settle it."""
+        """The receipt of this delivery. Operations take it to settle the message."""
         return receipt_of(self.id, self.read_ct, self.read_at, self.batch)
 
     @property
@@ -155,7 +155,7 @@ class Message(models.Model):
         return self.group_key
 
     def ack(self) -> None:
-        """Done: move the message to the archive.
+        """Complete the message: move it to the archive as COMPLETED.
 
         Raises LeaseLost if the message was read again since, and NeverRead if it was only peeked
         at.
@@ -163,15 +163,15 @@ class Message(models.Model):
         self._settle(Ack())
 
     def nack(self, delay: float | None = None, reason: str = "") -> None:
-        """Try again after ``delay`` seconds. ``reason`` is kept as the last error.
+        """Retry the message after ``delay`` seconds, and store ``reason`` as its error.
 
-        With None the message is readable at once; in a handler the retry strategy decides. Raises
-        LeaseLost, NeverRead.
+        Without a delay the message is readable at once; in a consumer's handler, the retry strategy
+        sets the delay. Raises LeaseLost, NeverRead.
         """
         self._settle(Nack(delay, reason))
 
     def reject(self, reason: str = "rejected") -> None:
-        """Failed for good: move the message to the dead-letter queue, or archive it as FAILED.
+        """Fail the message: move it to the dead-letter queue, or without one archive it as FAILED.
 
         Raises LeaseLost, NeverRead.
         """
@@ -180,8 +180,8 @@ class Message(models.Model):
     def extend(self, seconds: float | None = None) -> None:
         """Extend the lease to ``seconds`` from now, by default the queue's visibility timeout.
 
-        Raises NeverRead, and LeaseLost if the message was read again since: stop then, or the work
-        is done twice.
+        Raises NeverRead, and LeaseLost if the message was read again: the caller should stop then,
+        because the new reader does the same work.
         """
         if seconds is None:
             seconds = self._leased_from.visibility_timeout
@@ -222,7 +222,7 @@ class Message(models.Model):
 
     @property
     def _leased_from(self) -> OpenQueue:
-        """The queue that the message was leased from. Raises NeverRead."""
+        """The queue from which the message was leased. Raises NeverRead."""
         if not self.__dict__.get("read_at"):
             raise NeverRead(self.pk)
         return self._read_from
@@ -233,7 +233,7 @@ class Message(models.Model):
         fields: Iterable[str] | None = None,
         from_queryset: models.QuerySet[Message] | None = None,
     ) -> None:
-        """As in Django. Looks into the message's queue first, then into all queues."""
+        """Reload the message, as Django does. Searches its own queue first, then all queues."""
         queue_id = self.__dict__.get("queue_id")
         fields = None if fields is None else list(fields)
         if from_queryset is None and queue_id is not None:
@@ -259,8 +259,8 @@ class Message(models.Model):
     def from_deliveries(cls, queue: OpenQueue, found: Sequence[Delivery]) -> list[Message]:
         """Build messages from the rows of a read, without the cost of ``__init__`` and its signals.
 
-        Rarely used columns are left out; Django fetches them on access. Also sends the signal for
-        messages that the read failed because their deliveries ran out.
+        Rarely used columns are left out; Django fetches them on access. Also sends
+        ``messages_exhausted`` for messages whose deliveries ran out.
         """
         announce_exhausted(queue, found)
         queue_id = queue.id
@@ -305,7 +305,7 @@ class Message(models.Model):
 
 
 def _moment(microseconds: int, alias: str) -> dt.datetime:
-    """A moment as Django reads dates from this database: aware, or naive without USE_TZ."""
+    """Convert a time to the datetime that Django would read: aware, or naive without USE_TZ."""
     connection, found = connections[alias], ddl.moment(microseconds)
     if connection.timezone is None:
         return found.astimezone(zoneinfo.ZoneInfo(connection.timezone_name)).replace(tzinfo=None)

@@ -19,7 +19,7 @@ from django_pgqueue.models.queue import Queue
 __all__ = ["GONE_KEPT", "Process", "ago"]
 
 
-# A heartbeat is committed without waiting for the disk: a crash may lose one.
+# The commit of a heartbeat does not wait for the disk: a server crash may lose one.
 _BEAT = """
     UPDATE pgqueue_process
     SET heartbeat_at = statement_timestamp(), working_on = %s, stopping = %s
@@ -32,7 +32,7 @@ GONE_KEPT = dt.timedelta(days=1)
 
 
 def ago(time: dt.timedelta) -> models.ExpressionWrapper[Any]:
-    """The moment that long ago, by the database's clock."""
+    """Return an SQL expression: the database's current time minus ``time``."""
     return models.ExpressionWrapper(columns.NOW - time, output_field=models.DateTimeField())
 
 
@@ -43,42 +43,42 @@ class ProcessManager(models.Manager["Process"]):
     """
 
     def get_queryset(self) -> models.QuerySet[Process]:
-        """Processes that were not found dead."""
+        """Return the processes that were not found dead."""
         return super().get_queryset().filter(gone_at=None)
 
     def register(self, queues: list[str], *, version: str, using: str) -> Process:
-        """Insert a row for this process. Leases that the process takes carry the row's id."""
+        """Insert a row for this process. The process stores the row's id in its leases."""
         return self.using(using).create(
             host=socket.gethostname(), pid=os.getpid(), version=version, queues=queues
         )
 
     def beat(self, process: Process, working_on: dict[str, Any], stopping: bool) -> bool | None:
-        """Record a heartbeat. Returns the row's ``quiet``, or None if the process was reaped."""
+        """Record a heartbeat. Returns ``quiet``, or None if the process was marked as gone."""
         with connections[process._state.db or "default"].cursor() as cursor:
             cursor.execute(_BEAT, [json.dumps(working_on), stopping, process.pk])
             row = cursor.fetchone()
         return None if row is None else bool(row[0])
 
     def live(self, dead_after: float, *, using: str) -> list[Process]:
-        """Processes with a heartbeat in the last ``dead_after`` seconds that are not stopping."""
+        """Return processes that beat in the last ``dead_after`` seconds and are not stopping."""
         last = ago(dt.timedelta(seconds=dead_after))
         return list(self.using(using).filter(heartbeat_at__gte=last, stopping=False))
 
     def declared(self, *, using: str) -> set[str]:
-        """The names of the schedules that the code of running processes declares."""
+        """Return the names of the schedules that the code of running processes declares."""
         lists = self.using(using).values_list("schedules", flat=True)
         return {name for names in lists for name in names}
 
     def reap(self, older_than: dt.timedelta, *, using: str) -> dict[int, int]:
-        """Mark processes without a heartbeat for this long as gone, and free their messages.
+        """Mark processes without a heartbeat for this long as gone, and release their leases.
 
         Their rows are kept for a day. Several processes may call it at the same time: only one of
-        them reaps a dead process. Returns the number of leases by process id.
+        them marks a dead process. Returns the numbers of released leases by process id.
         """
         rescued: dict[int, int] = {}
         alone = not connections[using].in_atomic_block
         with transaction.atomic(using=using):
-            if alone:  # if a server crash loses the commit, another process reaps again
+            if alone:  # if a server crash loses the commit, the next call repeats the work
                 with connections[using].cursor() as cursor:
                     set_locally(cursor, synchronous_commit="off")
             dead = list(
@@ -104,7 +104,7 @@ class ProcessManager(models.Manager["Process"]):
 
 
 class Process(models.Model):
-    """One consumer process. The row is deleted when it stops, and a day after it died."""
+    """One consumer process. Its row is deleted when it stops, or a day after it was found dead."""
 
     id: columns.AutoKey = models.AutoField(primary_key=True)
     host: columns.Text = models.TextField()

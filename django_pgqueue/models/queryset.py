@@ -14,7 +14,7 @@ __all__ = ["MessageQuerySet"]
 
 
 class MessageQuerySet(models.QuerySet[Any]):
-    """Messages by the ORM: to query, to send with create and bulk_create, and to delete."""
+    """Queries messages, sends them with create or bulk_create, and deletes them."""
 
     def create(self, *args: Any, **columns: Any) -> Any:
         """Send a message with one INSERT. Raises InvalidArgument without a Queue."""
@@ -33,7 +33,7 @@ class MessageQuerySet(models.QuerySet[Any]):
         raise ImmutableMessage
 
     def delete(self) -> tuple[int, dict[str, int]]:
-        """Delete messages, queued or archived, with their outcomes."""
+        """Delete messages, queued or archived, with their archive rows."""
         deleted = 0
         self._for_write = True
         with transaction.atomic(using=self.db):

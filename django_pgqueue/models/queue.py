@@ -33,21 +33,21 @@ _MOST_REMEMBERED = 10_000
 #: The default of ``age_limit``: how long a message may be readable without an alert.
 _AGE_LIMIT = dt.timedelta(minutes=5)
 
-# A drop waits this many seconds for its locks, then pauses this many so that others can proceed.
+# Seconds for which a drop waits for its locks, and for which it then pauses to let others proceed.
 _TRY = (0.1, 0.05)
 
 
 class QueueQuerySet(models.QuerySet["Queue"]):
-    """Queues; deleting them drops their tables too."""
+    """A queryset of queues. Its ``delete`` drops their tables too."""
 
     def named(self, name: str) -> QueueQuerySet:
-        """The queue with this name. Upper and lower case count as equal."""
+        """Filter for the queue with this name, ignoring case."""
         return self.alias(lower_name=Lower("name")).filter(
             lower_name=arguments.queue_name(name).lower()
         )
 
     def delete(self) -> tuple[int, dict[str, int]]:
-        """Drop the queues one by one: each drop has its own tables to lock."""
+        """Drop the queues one by one, because each drop locks tables of its own."""
         dropped = sum(queue.delete()[0] for queue in self)
         return dropped, {self.model._meta.label: dropped}
 
@@ -58,29 +58,30 @@ class QueueManager(models.Manager["Queue"]):
     Only committed queues are cached, so that a rollback leaves no stale entry.
     """
 
-    #: The cache, by database: queues by lower-case name, and when these expire.
+    #: The cache of each database: its queues by lower-case name, and when they expire.
     _remembered: dict[tuple[str, str], tuple[dict[str, Queue], float]] = {}
 
     def get_queryset(self) -> QueueQuerySet:
-        """A queryset of queues. :meth:`QueueQuerySet.named` finds one by name."""
+        """Return a queryset of queues. :meth:`QueueQuerySet.named` finds one by name."""
         return QueueQuerySet(self.model, using=self._db)
 
     def using(self, alias: str | None) -> QueueQuerySet:
-        """The queues of another database."""
+        """Return a queryset of the queues in another database."""
         return self.get_queryset().using(alias)
 
     def named(self, name: str) -> QueueQuerySet:
-        """The queue with this name. Upper and lower case count as equal."""
+        """Filter for the queue with this name, ignoring case."""
         return self.get_queryset().named(name)
 
     def database(self, using: str | None = None) -> str:
-        """The database alias to use: ``using``, else PGQUEUE["DATABASE"], else the routers'."""
+        """Return the database alias: ``using``, PGQUEUE["DATABASE"], or the routers' choice."""
         return using or self._db or settings.DATABASE or router.db_for_write(self.model)
 
     def resolve(self, queue: str | Queue, using: str | None = None) -> Queue:
-        """The queue with this name, from the cache if it is fresh.
+        """Return the queue with this name, from the cache unless it has expired.
 
-        If ``queue`` is a Queue of another database than ``using``, its name is looked up there.
+        A Queue is returned as it is, unless ``using`` is another database: then its name is looked
+        up in that database.
 
         Raises QueueNotFound, TablesMissing, and InvalidQueueName before any query.
         """
@@ -108,7 +109,10 @@ class QueueManager(models.Manager["Queue"]):
         return found
 
     def _ask(self, name: str, alias: str, fresh: dict[str, Queue] | None) -> Queue | None:
-        """Query the queue with this name. Outside transactions, also refill the cache."""
+        """Query the queue with this name. Outside transactions, also store it in the cache.
+
+        ``fresh`` has the cached queues; None: they have expired, so all queues are read.
+        """
         autocommit = connections[alias].get_autocommit()
         named = self.using(alias).named(name)
         if fresh is not None or not autocommit:
@@ -143,7 +147,8 @@ class QueueManager(models.Manager["Queue"]):
     def forget_unlogged(self, connection: Any, **kwargs: Any) -> None:
         """Remove unlogged queues from the cache. Called for each new connection.
 
-        The server may have crashed. The next look-up then deletes the rows of lost messages.
+        The server may have crashed and emptied their tables. The next look-up of such a queue
+        deletes the rows that the lost messages left in other tables.
         """
         key = connection.alias, str(connection.settings_dict["NAME"])
         queues, _ = self._remembered.get(key, ({}, 0.0))
@@ -196,8 +201,8 @@ class Queue(models.Model):
         editable=False,
         help_text="The time in one partition; empty: one partition for all.",
     )
-    dedup_window: columns.DurationOrNull = models.DurationField(
-        null=True, blank=True, help_text="How long a dedup key counts; empty: five minutes."
+    unique_window: columns.DurationOrNull = models.DurationField(
+        null=True, blank=True, help_text="How long a unique key counts; empty: five minutes."
     )
     age_limit: columns.DurationOrNull = models.DurationField(
         null=True,
@@ -236,12 +241,12 @@ class Queue(models.Model):
 
     @property
     def longest_wait(self) -> float:
-        """How many seconds a message may be readable without an alert."""
+        """Seconds for which a message may be readable before there is an alert."""
         return (self.age_limit or _AGE_LIMIT).total_seconds()
 
     @property
     def alias(self) -> str:
-        """The alias of the database that this queue was read from, or will be saved to."""
+        """The alias of the database that has this queue, or to which it will be saved."""
         return self._state.db or type(self).objects.database()
 
     @cached_property
@@ -255,7 +260,7 @@ class Queue(models.Model):
             visibility_timeout=self.visibility_timeout,
             max_deliveries=self.max_deliveries,
             dead_letter_queue_id=self.dead_letter_queue_id,
-            dedup_window=self.dedup_window,
+            unique_window=self.unique_window,
             created_at=self.created_at,
             runner=runner(alias),
             find=partial(_opened, alias),
@@ -264,13 +269,13 @@ class Queue(models.Model):
 
     @cached_property
     def tables(self) -> dict[str, Any]:
-        """The table names to fill into the queries of this queue."""
+        """The names of this queue's tables, to be filled into queries."""
         return ddl.table_names(self.pk)
 
     def reread(self) -> Queue:
-        """The queue read anew, for work that takes several transactions.
+        """Return the queue with its stored settings, for work that takes several transactions.
 
-        Raises QueueNotFound if it was dropped, and RuntimeError inside a transaction.
+        Raises QueueNotFound if the queue was dropped, and RuntimeError inside a transaction.
         """
         manager = type(self).objects
         # durable=True raises RuntimeError inside a transaction.
@@ -288,7 +293,7 @@ class Queue(models.Model):
         self.__dict__.pop("opened", None)
         is_new = self._state.adding
         if not is_new and kwargs.get("update_fields") is None:
-            # Omit fixed settings: old values must not undo a repartition that happened since.
+            # Omit fixed settings: this object may have them from before a repartition.
             kwargs["update_fields"] = self._settings()
         with transaction.atomic(using=alias):
             super().save(*args, using=alias, **kwargs)
@@ -307,7 +312,7 @@ class Queue(models.Model):
             )
 
     def _settings(self) -> list[str]:
-        """The names of the fields that saving may change."""
+        """Return the names of the fields that saving may change."""
         fixed = {"partition_interval", "unlogged", *self.get_deferred_fields()}
         return [
             field.name
@@ -334,10 +339,10 @@ class Queue(models.Model):
     ) -> tuple[int, dict[str, int]]:
         """Drop the queue with its messages and its archive.
 
-        Needs exclusive locks on its tables. It waits only briefly for them, since other sessions
-        would wait behind it, and tries again for up to ``LOCK_SECONDS``.
+        This needs exclusive locks on the queue's tables. Each try waits only briefly for them,
+        because other sessions wait behind it. Tries are repeated for up to ``LOCK_SECONDS``.
 
-        Raises QueueBusy if it gets no lock; nothing is changed then.
+        Raises QueueBusy if no try gets the locks; then nothing is changed.
         """
         alias = using or self.alias
         drop = partial(self._drop, alias, keep_parents)
@@ -355,19 +360,19 @@ class Queue(models.Model):
             locks.keep_vacuum_off(cursor, own_tables(pk))
             self.bulk_actions.model.objects.abandon(self, using=alias)
             deleted = super().delete(using=alias, keep_parents=keep_parents)
-            self.pk = pk  # super().delete() cleared it, but a retry needs it
+            self.pk = pk  # super().delete() cleared pk, but a retry needs it
             tables.drop_tables(cursor, pk, name=self.name)
         return deleted
 
     @classmethod
     def create(cls, name: str, using: str, **settings_: Any) -> tuple[Queue, bool]:
-        """The queue with this name, and whether this call made it. Safe with concurrent calls."""
+        """Get or make a queue. Returns it, and whether it was made. Concurrent calls are safe."""
         defaults = {"name": name, **settings_}
         return cls.objects.using(using).get_or_create(defaults, name__iexact=name)
 
 
 class TablesMissing(errors.TablesMissing, ProgrammingError):
-    """Also a ProgrammingError, for code that catches Django's database errors."""
+    """TablesMissing that is also a ProgrammingError, for code that catches Django's errors."""
 
 
 def explained(error: ProgrammingError, alias: str) -> ProgrammingError:
@@ -380,9 +385,10 @@ def _opened(alias: str, name: str) -> OpenQueue:
 
 
 def reopened(opened: OpenQueue, error: DatabaseError) -> OpenQueue:
-    """The queue that replaced a dropped one. Raises ``error`` if the queue was not dropped.
+    """Return the queue that replaced a dropped one of the same name.
 
-    Raises QueueNotFound.
+    Raises ``error`` if the queue was not dropped, and QueueNotFound if there is no new one, or
+    inside a transaction.
     """
     if not is_gone(error):
         raise error

@@ -1,4 +1,4 @@
-"""The operations on a database: on all its queues, and on topics."""
+"""The operations on all queues of a database, and on topics."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ __all__ = ["QueuesManager"]
 
 M = TypeVar("M", bound=models.Model)
 
-#: A consumer without a heartbeat for this long is dead, even if its own settings allow more.
+#: ``maintain_all`` counts a consumer without a heartbeat for this long as dead.
 DEAD_AFTER = dt.timedelta(minutes=10)
 
 
 class QueuesManager(models.Manager[M]):
-    """Operations on a database, for :class:`~django_pgqueue.models.manager.MessageManager`."""
+    """The operations of :class:`~django_pgqueue.models.manager.MessageManager` on all queues."""
 
     @contextmanager
     def _on_database(self) -> Iterator[str]:
-        """Yield the alias of the database. Missing tables raise TablesMissing in the block."""
+        """Yield the database alias. Missing tables raise TablesMissing inside the block."""
         alias = Queue.objects.database(self._db)
         try:
             yield alias
@@ -51,16 +51,16 @@ class QueuesManager(models.Manager[M]):
         visibility_timeout: int = 30,
         max_deliveries: int = 20,
         dead_letter_queue: str | Queue | None = None,
-        dedup_window: dt.timedelta | float | None = None,
+        unique_window: dt.timedelta | float | None = None,
         age_limit: dt.timedelta | float | None = None,
         notify: bool = True,
     ) -> Queue:
         """Make a queue. If it exists, return it unchanged.
 
-        Safe with concurrent calls. Part of the caller's transaction.
+        Concurrent calls are safe. The new queue is a part of the caller's transaction.
 
         Arguments:
-            name: 1 to 63 of the characters ``A-Z a-z 0-9 _ . -``, unique whatever its case.
+            name: 1 to 63 of the characters ``A-Z a-z 0-9 _ . -``, unique regardless of case.
             unlogged: skip the write-ahead log: faster, but the queue is empty after a server crash.
             partition_interval: seconds or timedelta covered by a partition; old messages are
                 removed by dropping partitions.
@@ -69,10 +69,10 @@ class QueuesManager(models.Manager[M]):
             max_deliveries: deliveries of a message before it is moved to the ``dead_letter_queue``,
                 or without one to the archive as FAILED.
             dead_letter_queue: a queue of the same database, or its name.
-            dedup_window: seconds or timedelta for which a dedup key counts; None: five minutes.
+            unique_window: seconds or timedelta for which a unique key counts; None: five minutes.
             age_limit: seconds or timedelta for which a message may be readable before the admin
                 raises an alert; None: five minutes.
-            notify: whether a send notifies waiting consumers; otherwise these only poll.
+            notify: whether a send notifies waiting consumers; if not, they only poll.
 
         >>> Message.objects.create_queue("orders", visibility_timeout=60).name
         'orders'
@@ -89,7 +89,7 @@ class QueuesManager(models.Manager[M]):
                 "max_deliveries": arguments.count(max_deliveries, "max_deliveries"),
                 "retention": arguments.span(retention, "retention"),
                 "partition_interval": arguments.span(partition_interval, "partition_interval"),
-                "dedup_window": arguments.span(dedup_window, "dedup_window"),
+                "unique_window": arguments.span(unique_window, "unique_window"),
                 "age_limit": arguments.span(age_limit, "age_limit"),
                 "unlogged": bool(unlogged),
                 "notify": notify,
@@ -108,7 +108,7 @@ class QueuesManager(models.Manager[M]):
             return queue
 
     def list_queues(self) -> list[Queue]:
-        """Every queue, by name.
+        """Return all queues, in the order of their names.
 
         >>> [queue.name for queue in Message.objects.list_queues()]
         ['mails', 'orders']
@@ -125,8 +125,8 @@ class QueuesManager(models.Manager[M]):
         >>> Message.objects.drop_queue("orders")
         True
 
-        Raises QueueBusy if that takes too long, and QueueInUse if it is the dead-letter queue of
-        another queue.
+        Raises QueueBusy if these take longer, and QueueInUse if the queue is the dead-letter queue
+        of another one.
         """
         with self._on_database() as alias:
             if isinstance(name, Queue):
@@ -141,10 +141,10 @@ class QueuesManager(models.Manager[M]):
             return True
 
     def metrics_all(self) -> list[Metrics]:
-        """The metrics of every queue, by name.
+        """Return the metrics of all queues, in the order of their names.
 
-        Runs one statement. Counts are exact up to a limit, which is lower with more queues.
-        Archived messages are counted by statistics, which lag by seconds.
+        Runs one statement. Counts are exact up to a limit, which is lower with more queues. The
+        number of archived messages comes from the server's statistics, which lag by seconds.
 
         >>> [each.queue_name for each in Message.objects.metrics_all()]
         ['mails', 'orders']
@@ -160,16 +160,16 @@ class QueuesManager(models.Manager[M]):
         stall: float = 0.1,
         progress: Callable[[int], None] | None = None,
     ) -> list[Maintained]:
-        """Run ``maintain`` for every queue, by name, or for the given queues.
+        """Run ``maintain`` for all queues, in the order of their names, or for the given queues.
 
-        Also gives back the messages of consumers without a heartbeat for ten minutes. Without
-        ``queues`` it maintains the history, too (``PGQUEUE["HISTORY_SECONDS"]``). If a queue fails,
-        its ``error`` says why, and the other queues are still maintained.
+        Also releases the messages of consumers without a heartbeat for ten minutes. Without
+        ``queues`` it also maintains the history (``PGQUEUE["HISTORY_SECONDS"]``). If a queue fails,
+        ``error`` of its result says why, and the other queues are still maintained.
 
         Arguments:
             queues: names or queues; None: all of the database.
-            patience: seconds to try for a lock, before a step is left to the next round.
-            stall: maximum seconds that one try, and so other sessions, may wait for a lock.
+            patience: seconds for which a step tries to get locks; then the next round does it.
+            stall: maximum seconds for which one try waits for a lock; others may wait behind it.
             progress: called with the number of messages removed so far.
 
         >>> [maintained.queue_name for maintained in Message.objects.maintain_all()]
@@ -208,7 +208,7 @@ class QueuesManager(models.Manager[M]):
         """Bind a pattern to a queue: it gets a copy of each message published with a matching key.
 
         In a pattern ``*`` is one word of a key and ``#`` any number of words. Takes effect at the
-        next publish, in every process. Returns False if the binding exists.
+        next publish, in every process. Returns False if the binding exists already.
 
         >>> Message.objects.bind("github.push.#", "builds")
         True
@@ -239,7 +239,7 @@ class QueuesManager(models.Manager[M]):
             return deleted > 0
 
     def list_bindings(self, queue: str | Queue | None = None) -> list[Binding]:
-        """All bindings, or those of one queue, ordered by pattern.
+        """Return all bindings, or those of one queue, ordered by pattern.
 
         >>> [(b.pattern, b.queue.name) for b in Message.objects.list_bindings()]
         [('github.push.#', 'builds')]
@@ -254,7 +254,7 @@ class QueuesManager(models.Manager[M]):
             return list(bindings.order_by("pattern", "queue__name"))
 
     def test_routing(self, key: str) -> dict[str, list[str]]:
-        """The names of the queues that would get a key, each with the matching patterns.
+        """Return the names of the queues that a key is routed to, with the matching patterns.
 
         >>> Message.objects.test_routing("github.push.main")
         {'builds': ['github.push.#']}
@@ -276,9 +276,9 @@ class QueuesManager(models.Manager[M]):
         delay: Delay | None = 0,
         priority: int = 0,
         group: str | None = None,
-        dedup_key: str | None = None,
+        unique: str | None = None,
     ) -> dict[str, int]:
-        """Send one copy to each queue that is bound to the key. Returns the ids by queue name.
+        """Send a copy of a message to each queue bound to the key. Returns the ids by queue name.
 
         Sends all copies or none, in the caller's transaction if there is one. A queue gets one copy
         even if several of its patterns match. If none match, nothing is sent. The header
@@ -286,7 +286,7 @@ class QueuesManager(models.Manager[M]):
 
         Arguments:
             key: words of ``A-Z a-z 0-9 _ -`` joined by dots.
-            body, headers, delay, priority, group, dedup_key: as for ``send``, for each copy.
+            body, headers, delay, priority, group, unique: as for ``send``, for each copy.
 
         >>> Message.objects.publish("github.push.main", {"commits": 3})
         {'builds': 7}
@@ -305,7 +305,7 @@ class QueuesManager(models.Manager[M]):
                     delay=delay,
                     priority=priority,
                     group=group,
-                    dedup_key=dedup_key,
+                    unique=unique,
                 ),
             )
 
@@ -321,7 +321,7 @@ class QueuesManager(models.Manager[M]):
         delay: Delay | None = 0,
         priority: int = 0,
         group: Sequence[str | None] | str | None = None,
-        dedup_key: Sequence[str | None] | None = None,
+        unique: Sequence[str | None] | None = None,
     ) -> dict[str, list[int]]:
         """Publish several messages with one key. Returns lists of ids by queue name.
 
@@ -347,7 +347,7 @@ class QueuesManager(models.Manager[M]):
                     delay=delay,
                     priority=priority,
                     group=group,
-                    dedup_key=dedup_key,
+                    unique=unique,
                 ),
             )
 

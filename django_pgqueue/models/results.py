@@ -26,7 +26,7 @@ from django_pgqueue.types import State
 
 __all__ = ["aresult", "result"]
 
-# Seconds between two polls: the first pause, and the longest. Pauses get longer.
+# Seconds between two polls: the first pause, and the longest to which it grows.
 _FIRST, _LONGEST = 0.01, 0.5
 
 _DEAD_LETTER = """
@@ -70,7 +70,7 @@ async def aresult(queue: OpenQueue, message_id: int, *, timeout: float | None = 
 
 
 def _pauses(timeout: float | None) -> Iterator[float]:
-    """Seconds to wait after each look at the message: longer and longer, 0 after the timeout."""
+    """Yield the seconds to wait before the next poll. They grow, and are 0 after the timeout."""
     left = inf if timeout is None else arguments.duration(timeout, "timeout").total_seconds()
     if left < 0:
         raise InvalidArgument(f"timeout must be zero seconds or more, or None, not {timeout!r}")
@@ -84,7 +84,7 @@ def _look(queue: OpenQueue, message_id: int) -> Any:
     if type(message_id) is not int:
         raise InvalidArgument(f"the id of a message is a whole number, not {message_id!r}")
     live = LiveMessage.objects.one(queue.id, message_id, using=queue.alias)
-    # Query the archive twice: the message may be archived between the queries.
+    # Repeat the two queries: the message may be archived between them.
     for _look_again in range(2):
         for state, error, kept in queue.run("settle/result", {"id": message_id}):
             if state == State.COMPLETED:

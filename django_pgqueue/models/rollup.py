@@ -1,4 +1,4 @@
-"""Roll-ups of archived messages per queue and span: the data of the admin's charts."""
+"""Roll-ups of messages by queue and span of time. The admin's charts show them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ __all__ = ["Rollup", "RollupRun"]
 class Rollup(models.Model):
     """The roll-up of one queue over one span of time.
 
-    ``sent`` counts messages sent in the span, all other fields messages that ended in it. Times are
-    in seconds. The wait is from readable to the first delivery, the run from the last delivery to
-    the end. Percentiles are exact, but cannot be merged across spans. The histograms ``waits`` and
-    ``runs`` can: their keys are numbers of :func:`django_pgqueue.history.histograms.bucket`.
+    ``sent`` counts messages sent in the span; the other counts are of messages that ended in it.
+    Times are in seconds. A wait lasts from readable to the first delivery, a run from the last
+    delivery to the end. Percentiles are exact, but cannot be merged across spans. The histograms
+    ``waits`` and ``runs`` can be merged; their keys are the numbers of
+    :func:`django_pgqueue.history.histograms.bucket`.
     """
 
     id: columns.BigAutoKey = models.BigAutoField(primary_key=True)

@@ -1,4 +1,4 @@
-"""Schedules: messages that are sent at set times, by whichever consumer comes first."""
+"""Schedules: messages that consumer processes send at set times."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ __all__ = ["Missed", "Schedule"]
 
 #: Maximum number of missed ticks that one transaction sends.
 _TICKS = 1000
-#: A tick is missed if its message is later than this.
+#: With ``Missed.SKIP``, a tick that is later than this is not sent.
 _LATE = dt.timedelta(minutes=1)
 #: Seconds that a send waits for a lock of another session.
 _PATIENCE = 0.2
 _SHORTEST = dt.timedelta(seconds=1)
 
 _TIMES = ("cron", "interval", "time_zone", "paused", "ended_at")
-#: The fields that a tick changes.
+#: The fields that change when a tick is sent.
 _RUNS = frozenset({"next_run_at", "last_run_at"})
 
-#: After the clock was set back, ticks that were sent up to this far ahead are not sent again.
+#: If the server's clock is set back by less than this, ticks already sent are not sent again.
 _AHEAD = dt.timedelta(days=2)
 
 
@@ -52,7 +52,7 @@ def _microseconds(field: str) -> models.Func:
 
 
 def _may_send(queue_id: str) -> models.Func:
-    """Whether the role may send to the queue with the id in this field; True without a table."""
+    """Return an SQL condition: the role may send to the queue, or the queue has no table."""
     return models.Func(
         models.F(queue_id),
         template=f"coalesce(has_any_column_privilege("
@@ -62,7 +62,7 @@ def _may_send(queue_id: str) -> models.Func:
 
 
 class Missed(models.TextChoices):
-    """What to send for ticks at which no consumer ran."""
+    """What to send for ticks that were due while no consumer ran."""
 
     ONCE = "once", "Send one message for all of them"
     ALL = "all", "Send a message for each"
@@ -80,7 +80,7 @@ class ScheduleManager(models.Manager["Schedule"]):
         sent. Schedules of queues that the role may not send to are skipped.
 
         Arguments:
-            now: the time, for tests; None: the server's.
+            now: the current time, for tests; None: that of the server's clock.
 
         >>> Schedule.objects.send_due(using="default")
         1
@@ -92,7 +92,7 @@ class ScheduleManager(models.Manager["Schedule"]):
         sent, locked = 0, set[int]()
         for pk, queue_id in due.order_by("next_run_at").values_list("pk", "queue_id"):
             if queue_id in locked:
-                continue  # another try would wait for the same lock
+                continue  # the queue is locked, so another try would wait again
             with transaction.atomic(using=using):
                 schedule = (
                     due.filter(pk=pk)
@@ -114,7 +114,7 @@ class ScheduleManager(models.Manager["Schedule"]):
         return sent
 
     def timed(self, using: str) -> models.QuerySet[Schedule]:
-        """All schedules, with ``tick`` and ``ran``: the next and the last tick.
+        """Return all schedules, with ``tick`` and ``ran``: the times of the next and last tick.
 
         Both are microseconds since 1970. Unlike ``next_run_at`` and ``last_run_at`` they are
         unambiguous in an hour that clocks repeat, even without ``USE_TZ``.
@@ -123,12 +123,12 @@ class ScheduleManager(models.Manager["Schedule"]):
         return self.using(using).annotate(**moments)
 
     def mend(self, *, using: str, now: dt.datetime | None = None) -> list[Schedule]:
-        """Correct next ticks that lie too far ahead because the server's clock was ahead.
+        """Correct next ticks that are too late because the server's clock was ahead.
 
-        Returns these schedules with their old ``tick``.
+        Returns the corrected schedules; ``tick`` is still the old one.
 
         Arguments:
-            now: the time, for tests; None: the server's.
+            now: the current time, for tests; None: that of the server's clock.
         """
         moment = _now(using) if now is None else now
         rows = self._runnable(using)
@@ -143,7 +143,7 @@ class ScheduleManager(models.Manager["Schedule"]):
         return mended
 
     def seconds_until_next(self, *, using: str) -> float | None:
-        """Seconds until the next tick, by the server's clock; None if there is none.
+        """Return the seconds until the next tick, by the server's clock; None if there is none.
 
         A failed tick does not count: it is retried whenever other ticks are sent.
         """
@@ -155,8 +155,8 @@ class ScheduleManager(models.Manager["Schedule"]):
         """Create or update the schedule that the code declares. Returns whether anything changed.
 
         Changes made in the admin stay until the declaration itself changes. A schedule that had
-        ended is resumed from now. If the role may not send to the queue, nothing changes: a process
-        whose role may send declares the schedule.
+        ended is resumed from now. If the role may not send to the queue, nothing changes: that is
+        left to a process whose role may send.
 
         Raises QueueNotFound, InvalidArgument.
         """
@@ -182,7 +182,7 @@ class ScheduleManager(models.Manager["Schedule"]):
             if created:
                 return True
             if schedule.declared == declared and schedule.ended_at is None:
-                return False  # another process was first
+                return False  # another process has just declared it
             if schedule.declared != declared:
                 for field, value in fields.items():
                     setattr(schedule, field, value)
@@ -191,23 +191,23 @@ class ScheduleManager(models.Manager["Schedule"]):
         return True
 
     def have_ended(self, names: Collection[str], *, using: str) -> bool:
-        """Whether one of these schedules has ended."""
+        """Return whether any of these schedules has ended."""
         return self.using(using).filter(name__in=names, ended_at__isnull=False).exists()
 
     def undeclared(
         self, names: Collection[str], queues: Collection[int], *, using: str
     ) -> set[str]:
-        """The declared schedules of these queues that no running process declares any more.
+        """Return the names of declared schedules that no running process declares any more.
 
-        ``names`` are those that the caller's own code declares, and ``queues`` the ids of the
-        queues that it consumes: only their consumers can tell that a declaration is gone.
+        ``names`` are the schedules that the caller's own code declares, ``queues`` the ids of the
+        queues that it consumes. Schedules of other queues are not checked: other processes do that.
         """
         rows = self.using(using).filter(declared__isnull=False, ended_at=None, queue__in=queues)
         found = set(rows.exclude(name__in=names).values_list("name", flat=True))
         return found - Process.objects.declared(using=using) if found else found
 
     def end(self, names: Collection[str], *, using: str) -> list[Schedule]:
-        """End these schedules: they send no further messages. Returns those that ended.
+        """End these schedules, so that they send no more messages. Returns the ended schedules.
 
         A schedule whose row is locked is skipped.
         """
@@ -222,16 +222,16 @@ class ScheduleManager(models.Manager["Schedule"]):
 
     def _runnable(self, using: str) -> models.QuerySet[Schedule]:
         schedules = self.timed(using).filter(_may_send("queue_id"), paused=False, ended_at=None)
-        # Without cronsim cron expressions are left to other processes.
+        # Without cronsim, this process leaves cron expressions to other processes.
         return schedules if cron.available() else schedules.filter(cron="")
 
 
 class Schedule(models.Model):
-    """A message that is sent again and again.
+    """A message that is sent repeatedly, at the times (ticks) of the schedule.
 
-    Either ``cron``, in its ``time_zone``, or ``interval`` says when. Each message has the header
-    ``x-schedule`` with the schedule's name and the tick that it is for. Changes count within
-    seconds, without a restart.
+    The times come from ``cron``, in the ``time_zone``, or from ``interval``. Each message has the
+    header ``x-schedule`` with the schedule's name and the time of its tick. Changes take effect
+    within seconds, without a restart.
 
     >>> Schedule.objects.create(
     ...     name="nightly", queue=Queue.objects.get(name="reports"), cron="0 4 * * *",
@@ -239,7 +239,7 @@ class Schedule(models.Model):
     ... )
     <Schedule: nightly>
 
-    Raises InvalidArgument when it is saved with times that make no sense.
+    Saving raises InvalidArgument for invalid times.
     """
 
     id: columns.BigAutoKey = models.BigAutoField(primary_key=True)
@@ -302,7 +302,7 @@ class Schedule(models.Model):
         return self.name
 
     def clean(self) -> None:
-        """Check the settings, as :meth:`save` does. Forms call it."""
+        """Raise ValidationError for settings that :meth:`save` would refuse. Forms call it."""
         try:
             self._check()
         except InvalidArgument as error:
@@ -339,16 +339,16 @@ class Schedule(models.Model):
             self.next_run_at = make_naive(self.next_run_at)
 
     def following(self, last: dt.datetime, after: dt.datetime) -> dt.datetime:
-        """The first tick after the time ``after``. An interval counts from ``last``."""
+        """Return the first tick after the time ``after``. An interval counts from ``last``."""
         if self.interval is not None:
             return cron.following_interval(last, self.interval, after)
         return cron.following(self.cron, self.time_zone, after)
 
     def sooner(self, now: dt.datetime) -> dt.datetime | None:
-        """The next tick by the schedule's times, if the stored tick is later; otherwise None.
+        """Return the next tick by the schedule's times if the stored tick is later; else None.
 
-        The stored tick is too late after the server's clock ran ahead and was set back. Ticks up to
-        two days ahead that were sent meanwhile are not sent again.
+        The stored tick is too late if the server's clock ran ahead and was set back. Ticks sent
+        before that, up to two days ahead, are not sent again.
         """
         tick = ddl.moment(self.tick)
         ran = now if self.ran is None else ddl.moment(self.ran)
@@ -359,9 +359,9 @@ class Schedule(models.Model):
         return sooner if sooner < tick else None
 
     def send(self, now: dt.datetime) -> int:
-        """Send a message for each tick up to now, and store the next tick.
+        """Send the messages for the ticks up to ``now``, and store the next tick.
 
-        Returns the number of messages. The caller has read the schedule by
+        Returns the number of messages. The caller must have read the schedule with
         :meth:`ScheduleManager.timed`, and locked its row.
         """
         ticks, next_run_at = self._ticks(now)
@@ -382,7 +382,7 @@ class Schedule(models.Model):
         return len(ticks)
 
     def run(self) -> int:
-        """Send a message now. The ticks stay as they are. Returns its id.
+        """Send a message now, and leave the ticks unchanged. Returns the message's id.
 
         >>> Schedule.objects.get(name="nightly").run()
         4711
@@ -418,7 +418,7 @@ class Schedule(models.Model):
         )
 
     def _ticks(self, now: dt.datetime) -> tuple[list[dt.datetime], dt.datetime]:
-        """The ticks that need a message now, and the tick after them."""
+        """Return the ticks that need a message now, and the next tick after them."""
         tick = ddl.moment(self.tick)
         if self.missed == Missed.ALL:
             ticks: list[dt.datetime] = []
@@ -449,6 +449,6 @@ class Schedule(models.Model):
 
 
 def _now(using: str) -> dt.datetime:
-    """The server's time: the clocks of consumers may differ."""
+    """Return the server's time, since the clocks of consumers may differ."""
     with connections[using].cursor() as cursor:
         return ddl.server_time(cursor)

@@ -1,4 +1,4 @@
-"""Decorators of operations: the docstring of another function, the async twin."""
+"""Decorators for operations: one copies a docstring, one makes an async twin."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def documented(act: Callable[..., Any]) -> Callable[[F], F]:
-    """Give a method the docstring of the function that it calls."""
+    """Return a decorator that gives a method the docstring of ``act``, which it calls."""
 
     def document(method: F) -> F:
         method.__doc__ = act.__doc__
@@ -29,9 +29,10 @@ def documented(act: Callable[..., Any]) -> Callable[[F], F]:
 def twin_of(
     method: Callable[Concatenate[S, P], R],
 ) -> Callable[[Callable[..., None]], Callable[Concatenate[S, P], Coroutine[Any, Any, R]]]:
-    """Make the async twin of a method, which runs it in Django's thread for the event loop.
+    """Return a decorator that makes the async twin of ``method``.
 
-    The decorated function gives only the name.
+    The twin runs the method in Django's thread for the event loop. The decorated function only
+    names the twin.
     """
 
     def make(named: Callable[..., None]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, R]]:

@@ -1,3 +1,3 @@
-"""Receivers of the signals, which log events."""
+"""Signal receivers that log events."""
 
 from __future__ import annotations

@@ -21,14 +21,14 @@ logger = logging.getLogger("django_pgqueue")
 
 
 def connect() -> None:
-    """Connect each function that is named as a signal to it. Called when the app is ready."""
+    """Connect each function of this module to the signal of the same name."""
     for name in signals.__all__:
         if receiver := globals().get(name):
             getattr(signals, name).connect(receiver, dispatch_uid=f"pgqueue-log-{name}")
 
 
 class Formatter(logging.Formatter):
-    """Escapes control characters, so that errors' texts cannot control a terminal or forge lines.
+    """Escapes control characters: an error text cannot control a terminal or forge a log line.
 
     Tracebacks keep their line breaks.
     """
@@ -38,7 +38,7 @@ class Formatter(logging.Formatter):
 
 
 def configure_if_unset() -> None:
-    """Unless the project has configured logging, log to stderr, with this package at INFO."""
+    """Log to stderr, this package at INFO, unless the project has configured logging."""
     if logger.hasHandlers():
         return
     handler = logging.StreamHandler()
@@ -186,7 +186,7 @@ def queue_maintained(sender: str, maintained: Any, **kwargs: Any) -> None:
     )
 
 
-#: Queues and lakes of earlier warnings: each pair is logged once, not at every round.
+#: Pairs (queue, lakes) whose warning was logged. It is logged once, not in every round.
 _warned: set[tuple[str, tuple[str, ...]]] = set()
 
 
@@ -206,7 +206,7 @@ def maintenance_failed(sender: str, error: Exception, **kwargs: Any) -> None:
     _log_error(sender, "maintenance failed: %s: %s", type(error).__name__, error=error)
 
 
-#: The last failed tick of each schedule: a failing tick is retried often, but logged once.
+#: The last failed tick by schedule name. A tick is retried often, but its failure logged once.
 _failed_ticks: dict[str, dt.datetime] = {}
 
 
@@ -263,16 +263,16 @@ def _log(
     exc_info: BaseException | None = None,
     **fields: Any,
 ) -> None:
-    """Log a line. A queue's name is put in front of the text, and among the extra fields."""
+    """Log a line. The queue's name goes in front of the text, and into the extra fields."""
     if queue is not None:
         text, values, fields = f"%s: {text}", (queue, *values), {"queue": queue, **fields}
     logger.log(level, text, *values, exc_info=exc_info, extra=fields, stacklevel=2)
 
 
 def _log_error(queue: str | None, text: str, *values: Any, error: Exception, **fields: Any) -> None:
-    """Log an error: its first line fills the last placeholder of ``text``.
+    """Log an error. The last placeholder in ``text`` takes the error's first line.
 
-    Only Python's own exceptions get a traceback, since they are defects of the code.
+    Only Python's built-in exceptions get a traceback, since they mean a defect in the code.
     """
     is_defect = type(error).__module__.startswith("builtins")
     values = (*values, _first_line(str(error)))
@@ -285,7 +285,7 @@ def _fields(message: Any) -> dict[str, Any]:
 
 
 def _named(message: Any) -> str:
-    """The message's id, followed by its task's name, if any."""
+    """Return the message's id, with the task's name in parentheses if it has one."""
     return f"{message.id}" if message.task is None else f"{message.id} ({message.task})"
 
 
@@ -294,7 +294,7 @@ def _first_line(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """The text with its control characters escaped.
+    """Escape the control characters of a text.
 
     >>> _printable("red: \x1b[31m")
     'red: \\\\x1b[31m'

@@ -1,11 +1,35 @@
 -- PGMQ's public functions, on the functions that statements.py makes of the engine's statements.
--- docs/pgmq.md has the table of differences. The names of parameters are PGMQ's, so the bodies use
--- $1, $2: a column of the same name would hide the parameter.
+-- docs/pgmq.md has the table of differences.
+--
+-- A function whose name begins with _ is internal: only public functions call it, whose search path is
+-- fixed. The names of parameters are PGMQ's, so the bodies use $1, $2: a column of the same name would
+-- hide the parameter.
+
+DO $do$
+BEGIN
+    IF to_regtype('pgmq._opened') IS NULL THEN
+        CREATE TYPE pgmq._opened AS (
+            id integer, name text, base bigint, max_deliveries integer, dead_id integer
+        );
+        -- A row of engine/read/read.sql.
+        CREATE TYPE pgmq._delivery AS (
+            note text, id bigint, read_ct integer, read_at bigint, body jsonb, headers jsonb,
+            enqueued_at timestamptz, priority smallint, group_key text, attempts integer, vt bigint,
+            first_read_at bigint
+        );
+    END IF;
+END
+$do$;
+
+{statements}
 
 -- ------------------------------------------------------------------ queues
 
--- An existing queue by its name. Upper and lower case count as equal.
-CREATE OR REPLACE FUNCTION pgmq._open(queue_name text) RETURNS pgmq._opened LANGUAGE plpgsql AS $$
+-- An existing queue by its name. Upper and lower case count as equal. PGMQ's columns and LIMIT refuse
+-- a missing time and a negative number.
+CREATE OR REPLACE FUNCTION pgmq._open(
+    queue_name text, has_time boolean DEFAULT true, qty bigint DEFAULT 0
+) RETURNS pgmq._opened LANGUAGE plpgsql AS $$
 DECLARE
     opened pgmq._opened;
     is_unlogged boolean;
@@ -13,12 +37,17 @@ BEGIN
     SELECT q.id, q.name, coalesce(o.base, 0), q.max_deliveries, q.dead_letter_queue_id, q.unlogged
     INTO opened.id, opened.name, opened.base, opened.max_deliveries, opened.dead_id, is_unlogged
     FROM pgqueue_queue q
-    LEFT JOIN pgmq._queue o ON o.queue_id = q.id AND o.created_at = q.created_at
+    LEFT JOIN pgmq.own_queue o ON o.queue_id = q.id AND o.created_at = q.created_at
     WHERE lower(q.name) = lower($1);
     IF NOT FOUND THEN
         PERFORM pgmq.format_table_name($1, 'q');
         RAISE EXCEPTION 'relation "pgmq.q_%" does not exist', lower($1)
             USING ERRCODE = 'undefined_table', HINT = 'Make the queue: SELECT pgmq.create(...)';
+    ELSIF NOT $2 THEN
+        RAISE EXCEPTION 'null value in column "vt" of relation "q_%" violates not-null constraint',
+            lower($1) USING ERRCODE = 'not_null_violation';
+    ELSIF $3 < 0 THEN
+        RAISE EXCEPTION 'LIMIT must not be negative' USING ERRCODE = '2201W';
     END IF;
     IF is_unlogged THEN
         PERFORM pgqueue_clear_lost(opened.id);
@@ -77,36 +106,38 @@ BEGIN
         RAISE NOTICE 'queue "%" already exists, skipping', $1;
     ELSE
         PERFORM pgmq._tables(made, $2);
-        DELETE FROM pgmq._queue o WHERE NOT EXISTS (
+        DELETE FROM pgmq.own_queue o WHERE NOT EXISTS (
             SELECT FROM pgqueue_queue q WHERE q.id = o.queue_id AND q.created_at = o.created_at);
-        INSERT INTO pgmq._queue (queue_id, created_at, base)
+        INSERT INTO pgmq.own_queue (queue_id, created_at, base)
         SELECT q.id, q.created_at, (
             SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM pgqueue_message_id_seq)
         FROM pgqueue_queue q WHERE q.id = made;
     END IF;
-    PERFORM pgmq._views(q.name, q.id) FROM pgqueue_queue q WHERE lower(q.name) = lower($1);
+    PERFORM pgmq._views($1);
     RETURN made;
 END
 $$;
 
 -- The views of one queue. They call functions: a view on the queue's tables would keep Django from
 -- dropping these.
-CREATE OR REPLACE FUNCTION pgmq._views(queue_name text, queue_id integer) RETURNS void
-LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION pgmq._views(queue_name text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
+    q pgmq._opened := pgmq._open($1);
     name text;
     source text;
 BEGIN
-    FOR name, source IN VALUES ('q_' || lower($1), '_live'), ('a_' || lower($1), '_archived') LOOP
-        EXECUTE format('CREATE OR REPLACE VIEW pgmq.%I AS SELECT * FROM pgmq.%I(%s)', name, source, $2);
+    FOR name, source IN VALUES ('q_', 'live_messages'), ('a_', 'archived_messages') LOOP
+        name := name || lower($1);
+        EXECUTE format('CREATE OR REPLACE VIEW pgmq.%I AS SELECT * FROM pgmq.%I(%s, %s)',
+                       name, source, q.id, q.base);
         EXECUTE format('CREATE OR REPLACE TRIGGER pgmq_read_only INSTEAD OF INSERT OR UPDATE OR DELETE '
-                       'ON pgmq.%I FOR EACH ROW EXECUTE FUNCTION pgmq._read_only()', name);
+                       'ON pgmq.%I FOR EACH ROW EXECUTE FUNCTION pgmq.refuse_change()', name);
         EXECUTE format('GRANT SELECT ON pgmq.%I TO PUBLIC', name);
     END LOOP;
 END
 $$;
 
-CREATE OR REPLACE FUNCTION pgmq._read_only() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION pgmq.refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'pgmq.% is a read-only view', TG_TABLE_NAME USING
         ERRCODE = 'feature_not_supported',
@@ -114,39 +145,30 @@ BEGIN
 END
 $$;
 
-CREATE OR REPLACE FUNCTION pgmq._live(queue_id integer) RETURNS TABLE (
+CREATE OR REPLACE FUNCTION pgmq.live_messages(queue_id integer, base bigint) RETURNS TABLE (
     msg_id bigint, read_ct integer, enqueued_at timestamptz, last_read_at timestamptz,
     vt timestamptz, message jsonb, headers jsonb
 ) LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN QUERY EXECUTE format(
-        'SELECT l.id - pgmq._base(%1$s), l.read_ct, l.enqueued_at, l.last_read_at, l.vt, m.body::jsonb,
+        $q$SELECT l.id - $1, l.read_ct, l.enqueued_at, l.last_read_at, l.vt, m.body::jsonb,
                 m.headers::jsonb
-         FROM pgqueue_live l
+         FROM ({live}) l
          JOIN pgqueue_message_q%1$s m ON m.id = l.id AND m.enqueued_at = l.enqueued_at
-         WHERE l.queue_id = %1$s', $1);
+         WHERE l.queue_id = %1$s$q$, $1) USING $2;
 END
 $$;
 
-CREATE OR REPLACE FUNCTION pgmq._archived(queue_id integer) RETURNS TABLE (
+CREATE OR REPLACE FUNCTION pgmq.archived_messages(queue_id integer, base bigint) RETURNS TABLE (
     msg_id bigint, read_ct integer, enqueued_at timestamptz, last_read_at timestamptz,
     archived_at timestamptz, vt timestamptz, message jsonb, headers jsonb
 ) LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN QUERY EXECUTE format(
-        'SELECT a.id - pgmq._base(%1$s), a.read_ct, a.enqueued_at, a.last_read_at, a.archived_at,
-                a.archived_at, m.body::jsonb, m.headers::jsonb
+        'SELECT a.id - $1, a.read_ct, a.enqueued_at, a.last_read_at, a.archived_at, a.archived_at,
+                m.body::jsonb, m.headers::jsonb
          FROM pgqueue_archive_q%1$s a
-         JOIN pgqueue_message_q%1$s m ON m.id = a.id AND m.enqueued_at = a.enqueued_at', $1);
-END
-$$;
-
--- msg_id is the id less this.
-CREATE OR REPLACE FUNCTION pgmq._base(queue_id integer) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
-#variable_conflict use_column
-BEGIN
-    RETURN coalesce((SELECT o.base FROM pgmq._queue o JOIN pgqueue_queue q
-                     ON q.id = o.queue_id AND q.created_at = o.created_at WHERE q.id = $1), 0);
+         JOIN pgqueue_message_q%1$s m ON m.id = a.id AND m.enqueued_at = a.enqueued_at', $1) USING $2;
 END
 $$;
 
@@ -159,19 +181,19 @@ LANGUAGE plpgsql AS $$ BEGIN PERFORM pgmq._create($1, false); END $$;
 CREATE OR REPLACE FUNCTION pgmq.create_unlogged(queue_name text) RETURNS void
 LANGUAGE plpgsql AS $$ BEGIN PERFORM pgmq._create($1, true); END $$;
 
--- Archived messages are kept for the retention interval, if it is one of time. Partitions are made by
--- manage.py pgqueue_partition.
+-- Intervals that are numbers of messages have no effect: partitions and retention are by time.
 CREATE OR REPLACE FUNCTION pgmq.create_partitioned(
     queue_name text, partition_interval text DEFAULT '10000',
     retention_interval text DEFAULT '100000', premake integer DEFAULT 4
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
+    every interval := CASE WHEN $2 !~ '^\d+$' THEN $2::interval END;
+    kept interval := CASE WHEN $3 !~ '^\d+$' THEN $3::interval END;
     made integer := pgmq._create($1, false);
 BEGIN
-    IF $3 !~ '^\d+$' THEN
-        UPDATE pgqueue_queue SET retention = $3::interval WHERE id = made;
-    END IF;
-    RAISE NOTICE 'queue "%" has no partitions yet: run manage.py pgqueue_partition', $1;
+    UPDATE pgqueue_queue SET retention = kept WHERE id = made AND kept IS NOT NULL;
+    RAISE NOTICE 'queue "%" has no partitions yet: run manage.py pgqueue_partition % --interval %s',
+        $1, $1, coalesce(extract(epoch FROM every)::bigint, 86400);
 END
 $$;
 
@@ -196,7 +218,7 @@ BEGIN
     EXECUTE format('DROP VIEW IF EXISTS pgmq.%I, pgmq.%I', 'q_' || lower($1), 'a_' || lower($1));
     DELETE FROM pgmq.topic_bindings WHERE lower(queue_name) = lower($1);
     UPDATE pgqueue_queue SET name = 'dropped-' || id, paused = true WHERE id = q.id;
-    INSERT INTO pgmq._queue (queue_id, created_at, dropped) VALUES (q.id, q.created_at, true)
+    INSERT INTO pgmq.own_queue (queue_id, created_at, dropped) VALUES (q.id, q.created_at, true)
     ON CONFLICT (queue_id) DO UPDATE SET created_at = excluded.created_at, dropped = true;
     RETURN true;
 END
@@ -215,7 +237,7 @@ CREATE OR REPLACE FUNCTION pgmq.list_queues() RETURNS SETOF pgmq.queue_record
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN QUERY SELECT q.name, q.partition_interval IS NOT NULL, q.unlogged, q.created_at
-    FROM pgqueue_queue q LEFT JOIN pgmq._queue o
+    FROM pgqueue_queue q LEFT JOIN pgmq.own_queue o
         ON o.queue_id = q.id AND o.created_at = q.created_at
     WHERE o.dropped IS NOT TRUE ORDER BY q.id;
 END
@@ -280,25 +302,22 @@ BEGIN
 END
 $$;
 
-CREATE OR REPLACE FUNCTION pgmq._needs_vt(queue_name text, given boolean) RETURNS void
-LANGUAGE plpgsql AS $$
-BEGIN
-    IF NOT $2 THEN
-        RAISE EXCEPTION 'null value in column "vt" of relation "q_%" violates not-null constraint',
-            lower($1) USING ERRCODE = 'not_null_violation';
-    END IF;
-END
-$$;
-
+-- A message without headers and delay is inserted without these columns: nothing is checked for them,
+-- and the statement is planned sooner.
 CREATE OR REPLACE FUNCTION pgmq.send(queue_name text, msg jsonb, headers jsonb, delay timestamptz)
 RETURNS SETOF bigint LANGUAGE plpgsql ROWS 1 AS $$
 DECLARE
-    q pgmq._opened := pgmq._open($1);
+    q pgmq._opened := pgmq._open($1, $4 IS NOT NULL);
 BEGIN
-    PERFORM pgmq._needs_vt($1, $4 IS NOT NULL);
-    RETURN QUERY SELECT s.id - q.base FROM pgmq._send(
-        q.id, p_at => CASE WHEN $4 > clock_timestamp() THEN $4 END, p_body => $2, p_headers => $3,
-        p_group => pgmq._group($3), p_priority => 0::smallint) s;
+    IF $3 IS NULL AND $4 <= clock_timestamp() THEN
+        RETURN QUERY EXECUTE format(
+            'INSERT INTO pgqueue_message_q%s (queue_id, body) VALUES (%1$s, $1) RETURNING id - $2', q.id)
+        USING $2, q.base;
+    ELSE
+        RETURN QUERY SELECT s.id - q.base FROM pgmq._send(
+            q.id, p_at => CASE WHEN $4 > clock_timestamp() THEN $4 END, p_body => $2,
+            p_headers => $3, p_group => pgmq._group($3), p_priority => 0::smallint) s;
+    END IF;
 END
 $$;
 
@@ -319,20 +338,24 @@ CREATE OR REPLACE FUNCTION pgmq.send_batch(
     queue_name text, msgs jsonb[], headers jsonb[], delay timestamptz
 ) RETURNS SETOF bigint LANGUAGE plpgsql AS $$
 DECLARE
-    q pgmq._opened := pgmq._open($1);
+    q pgmq._opened := pgmq._open($1, $4 IS NOT NULL);
 BEGIN
     PERFORM pgmq._validate_batch_params($2, $3);
-    PERFORM pgmq._needs_vt($1, $4 IS NOT NULL);
-    RETURN QUERY SELECT s.id - q.base FROM pgmq._send_batch(
-        q.id, p_at => CASE WHEN $4 > clock_timestamp() THEN $4 END, p_bodies => to_jsonb($2),
-        p_headers => to_jsonb($3), p_priority => 0::smallint,
-        p_group => (SELECT array_agg(pgmq._group(h.header) ORDER BY h.place)
-                    FROM unnest($3) WITH ORDINALITY AS h (header, place))) s;
+    IF $3 IS NULL AND $4 <= clock_timestamp() THEN
+        RETURN QUERY EXECUTE format(
+            'INSERT INTO pgqueue_message_q%s (queue_id, body)
+             SELECT %1$s, nullif(b.body, ''null'') FROM unnest($1) WITH ORDINALITY AS b (body, place)
+             ORDER BY b.place RETURNING id - $2', q.id)
+        USING $2, q.base;
+    ELSE
+        RETURN QUERY SELECT s.id - q.base FROM pgmq._send_batch(
+            q.id, p_at => CASE WHEN $4 > clock_timestamp() THEN $4 END, p_bodies => to_jsonb($2),
+            p_headers => to_jsonb($3), p_priority => 0::smallint,
+            p_group => (SELECT array_agg(pgmq._group(h.header) ORDER BY h.place)
+                        FROM unnest($3) WITH ORDINALITY AS h (header, place))) s;
+    END IF;
 END
 $$;
-
-{send_overloads}
-{send_batch_overloads}
 
 -- ------------------------------------------------------------------ read
 
@@ -354,6 +377,12 @@ $$;
 
 -- Gives heads to groups without one. In an open transaction, whose locks last, only to as many as the
 -- read needs. It searches further if rechecks are of groups that have a head, or of a locked one.
+--
+-- PostgreSQL does not tell a function whether its transaction goes on. A statement at the transaction's
+-- own time is taken to be alone in it. That is wrong if a client sends BEGIN and the read in one message,
+-- or reads in a DO block. Then, until that transaction ends, other reads pass over the groups of the
+-- queue that have no head, and a read in another open transaction waits. No message is lost, and none
+-- overtakes another of its group.
 CREATE OR REPLACE FUNCTION pgmq._promote_some(queue_id integer, qty bigint, clock timestamptz)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -373,14 +402,17 @@ BEGIN
 END
 $$;
 
--- Leases messages, as engine/read/reading.py does.
+-- Leases messages, as engine/read/reading.py does. All statements have one time, and a lease ends after
+-- it: no call finds a message twice. Without a lease it deletes them, except their bodies.
 CREATE OR REPLACE FUNCTION pgmq._take(
-    q pgmq._opened, lease interval, qty bigint, conditional jsonb DEFAULT NULL
-) RETURNS SETOF pgmq._delivery LANGUAGE plpgsql AS $$
+    q pgmq._opened, vt integer, qty bigint, conditional jsonb DEFAULT NULL,
+    clock timestamptz DEFAULT clock_timestamp()
+) RETURNS pgmq._delivery[] LANGUAGE plpgsql SET enable_seqscan = off AS $$
+#variable_conflict use_column
 DECLARE
-    clock timestamptz := clock_timestamp();
-    missing bigint := coalesce(qty, 9223372036854775807);
-    found_ bigint;
+    lease interval := greatest(make_interval(secs => $2), '1 microsecond');
+    most bigint := coalesce(qty, 9223372036854775807);
+    taken pgmq._delivery[] := '{}';
     heed boolean := true;
     rechecks_left boolean := false;
     again boolean;
@@ -392,111 +424,126 @@ DECLARE
     read_ats bigint[];
 BEGIN
     IF conditional IS NULL THEN
-        IF missing >= 16 THEN
-            PERFORM FROM pgqueue_group g WHERE g.queue_id = q.id ORDER BY g.group_key LIMIT 1;
+        IF most >= 16 THEN
+            PERFORM FROM pgqueue_group WHERE queue_id = q.id ORDER BY group_key LIMIT 1;
         END IF;
-        IF missing >= 16 AND NOT FOUND THEN
-            RETURN QUERY SELECT * FROM pgmq._read_batch(
-                q.id, p_batched => true, p_qty => qty, p_vt => lease, p_rank => (-101)::smallint,
-                p_after => 0, p_due_after => -6e16, p_clock => clock);
+        IF $2 IS NULL THEN
+            taken := ARRAY(SELECT t FROM pgmq._take_ready(q.id, p_qty => qty, p_clock => clock) t
+                           ORDER BY -t.priority, t.id);
+        ELSIF most < 16 OR FOUND THEN
+            taken := ARRAY(SELECT t FROM pgmq._read_each(
+                q.id, p_qty => qty, p_vt => lease, p_clock => clock) t ORDER BY -t.priority, t.id);
         ELSE
-            RETURN QUERY SELECT * FROM pgmq._read_each(
-                q.id, p_batched => false, p_qty => qty, p_vt => lease, p_rank => (-101)::smallint,
-                p_after => 0, p_due_after => -6e16, p_clock => clock);
-        END IF;
-        GET DIAGNOSTICS found_ = ROW_COUNT;
-        missing := missing - found_;
-        IF missing <= 0 OR NOT pgmq._due(q.id, clock) THEN
-            RETURN;
+            taken := ARRAY(SELECT t FROM pgmq._read_batch(
+                q.id, p_qty => qty, p_vt => lease, p_clock => clock) t ORDER BY -t.priority, t.id);
         END IF;
     END IF;
-    WHILE missing > 0 LOOP
-        again := false;
-        recheck := false;
-        blocked := false;
-        ended := NULL;
-        read_cts := NULL;
-        read_ats := NULL;
-        FOR r IN
-            SELECT * FROM pgmq._read_due(
-                q.id, p_qty => missing, p_vt => lease, p_heed => heed,
-                p_max_deliveries => q.max_deliveries, p_clock => clock)
-            WHERE conditional IS NULL
-            UNION ALL
-            SELECT * FROM pgmq._read_matching(
-                q.id, p_qty => missing, p_vt => lease, p_heed => heed, p_conditional => conditional,
-                p_max_deliveries => q.max_deliveries, p_clock => clock)
-            WHERE conditional IS NOT NULL
-        LOOP
-            IF r.note IS NULL THEN
-                missing := missing - 1;
-                RETURN NEXT ROW(r.note, r.id, r.read_ct, r.read_at, NULL, NULL, r.enqueued_at,
-                                r.priority, r.group_key, r.attempts, r.vt, r.first_read_at)::pgmq._delivery;
-            ELSIF r.note = 'exhausted' THEN
-                ended := ended || r.id;
-                read_cts := read_cts || r.read_ct;
-                read_ats := read_ats || r.read_at;
-            ELSIF r.note = 'blocked' THEN
-                blocked := true;
-            ELSE
-                recheck := true;
+    IF cardinality(taken) < most AND (conditional IS NOT NULL OR pgmq._due(q.id, clock)) THEN
+        WHILE cardinality(taken) < most LOOP
+            again := false;
+            recheck := false;
+            blocked := false;
+            ended := NULL;
+            read_cts := NULL;
+            read_ats := NULL;
+            FOR r IN
+                SELECT * FROM pgmq._read_due(
+                    q.id, p_qty => most - cardinality(taken), p_vt => lease, p_heed => heed,
+                    p_max_deliveries => q.max_deliveries, p_clock => clock)
+                WHERE conditional IS NULL
+                UNION ALL
+                SELECT * FROM pgmq._read_matching(
+                    q.id, p_qty => most - cardinality(taken), p_vt => lease, p_heed => heed,
+                    p_conditional => conditional, p_max_deliveries => q.max_deliveries, p_clock => clock)
+                WHERE conditional IS NOT NULL
+            LOOP
+                IF r.note IS NULL THEN
+                    taken := taken || ROW(
+                        r.note, r.id, r.read_ct, r.read_at, NULL, NULL, r.enqueued_at, r.priority,
+                        r.group_key, r.attempts, r.vt, r.first_read_at)::pgmq._delivery;
+                ELSIF r.note = 'exhausted' THEN
+                    ended := ended || r.id;
+                    read_cts := read_cts || r.read_ct;
+                    read_ats := read_ats || r.read_at;
+                ELSIF r.note = 'blocked' THEN
+                    blocked := true;
+                ELSE
+                    recheck := true;
+                END IF;
+            END LOOP;
+            IF ended IS NOT NULL THEN
+                again := true;
+                IF q.dead_id IS NULL THEN
+                    PERFORM pgmq._fail(q.id, p_ids => ended, p_read_cts => read_cts,
+                                       p_read_ats => read_ats, p_ran => 0);
+                ELSE
+                    PERFORM pgmq._dead_letter(
+                        q.id, q.dead_id, p_ids => ended, p_read_cts => read_cts,
+                        p_read_ats => read_ats, p_ran => 0, p_source => q.name,
+                        p_reason => 'max_deliveries');
+                END IF;
             END IF;
+            IF blocked THEN
+                PERFORM FROM pgmq._set_back(q.id, 1000, clock);
+                again := again OR FOUND;
+            END IF;
+            IF recheck THEN
+                rechecks_left := pgmq._promote_some(q.id, most - cardinality(taken), clock);
+                heed := false;
+                again := true;
+            ELSIF NOT again AND rechecks_left THEN
+                rechecks_left := false;
+                heed := true;
+                again := true;
+            END IF;
+            EXIT WHEN NOT again;
         END LOOP;
-        IF ended IS NOT NULL THEN
-            again := true;
-            IF q.dead_id IS NULL THEN
-                PERFORM pgmq._fail(q.id, p_ids => ended, p_read_cts => read_cts,
-                                   p_read_ats => read_ats, p_ran => 0);
-            ELSE
-                PERFORM pgmq._dead_letter(
-                    q.id, q.dead_id, p_ids => ended, p_read_cts => read_cts, p_read_ats => read_ats,
-                    p_ran => 0, p_source => q.name, p_reason => 'max_deliveries');
-            END IF;
+        taken := ARRAY(SELECT t FROM unnest(taken) t ORDER BY -t.priority, t.id);
+        IF $2 IS NULL THEN
+            DELETE FROM pgqueue_deferred
+            WHERE id = ANY(ARRAY(SELECT t.id FROM unnest(taken) t)) AND queue_id + 0 = q.id;
         END IF;
-        IF blocked THEN
-            PERFORM FROM pgmq._set_back(q.id, 1000, clock);
-            again := again OR FOUND;
-        END IF;
-        IF recheck THEN
-            rechecks_left := pgmq._promote_some(q.id, missing, clock);
-            heed := false;
-            again := true;
-        ELSIF NOT again AND rechecks_left THEN
-            rechecks_left := false;
-            heed := true;
-            again := true;
-        END IF;
-        EXIT WHEN NOT again;
-    END LOOP;
+    END IF;
+    RETURN taken;
 END
 $$;
 
--- Deliveries as clients see them.
-CREATE OR REPLACE FUNCTION pgmq._records(q pgmq._opened, taken pgmq._delivery[])
-RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
+-- Deliveries as clients see them. Popped ones lose their bodies, and show the deliveries before this one.
+-- The statement for one is planned in a third of the time.
+CREATE OR REPLACE FUNCTION pgmq._records(
+    q pgmq._opened, taken pgmq._delivery[], popped boolean DEFAULT false
+) RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
+DECLARE
+    own text := 'pgqueue_message_q' || q.id;
+    one pgmq._delivery := taken[1];
 BEGIN
-    IF cardinality(taken) > 0 THEN
+    IF cardinality(taken) = 1 THEN
         RETURN QUERY EXECUTE format(
-            'SELECT t.id - $1, t.read_ct, t.enqueued_at,
-                    timestamptz ''epoch'' + t.read_at::float8 * interval ''1 microsecond'',
-                    timestamptz ''epoch'' + t.vt::float8 * interval ''1 microsecond'',
+            CASE WHEN popped THEN 'DELETE FROM %s WHERE %s RETURNING %s'
+                 ELSE 'SELECT %3$s FROM %1$s WHERE %2$s' END,
+            own, 'id = $1 AND enqueued_at = $2', '$3, $4, $2, $5, $6, body::jsonb, headers::jsonb')
+        USING one.id, one.enqueued_at, one.id - q.base, one.read_ct - popped::integer,
+            CASE WHEN one.read_ct > popped::integer THEN to_timestamp(one.read_at / 1e6::float8) END,
+            to_timestamp(CASE WHEN popped THEN one.read_at ELSE one.vt END / 1e6::float8);
+    ELSIF cardinality(taken) > 1 THEN
+        RETURN QUERY EXECUTE format(
+            CASE WHEN popped THEN
+                'WITH m AS (DELETE FROM %s WHERE id = ANY(ARRAY(SELECT id FROM unnest($2)))
+                            RETURNING id, body, headers) '
+            ELSE '' END ||
+            'SELECT t.id - $1, t.read_ct - $3, t.enqueued_at,
+                    CASE WHEN t.read_ct > $3 THEN to_timestamp(t.read_at / 1e6::float8) END,
+                    to_timestamp(CASE $3 WHEN 1 THEN t.read_at ELSE t.vt END / 1e6::float8),
                     m.body::jsonb, m.headers::jsonb
              FROM unnest($2) WITH ORDINALITY AS t
                  (note, id, read_ct, read_at, body, headers, enqueued_at, priority, group_key,
-                  attempts, vt, first_read_at, place)
-             CROSS JOIN LATERAL (
-                 SELECT body, headers FROM pgqueue_message_q%s m
-                 WHERE m.id = t.id AND m.enqueued_at = t.enqueued_at OFFSET 0) m
-             ORDER BY t.place', q.id)
-        USING q.base, taken;
-    END IF;
-END
-$$;
-
-CREATE OR REPLACE FUNCTION pgmq._needs_limit(qty bigint) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    IF $1 < 0 THEN
-        RAISE EXCEPTION 'LIMIT must not be negative' USING ERRCODE = '2201W';
+                  attempts, vt, first_read_at, place) ' ||
+            CASE WHEN popped THEN 'JOIN m USING (id)' ELSE
+                'CROSS JOIN LATERAL (
+                     SELECT body, headers FROM %s m
+                     WHERE m.id = t.id AND m.enqueued_at = t.enqueued_at OFFSET 0) m' END ||
+            ' ORDER BY t.place', own)
+        USING q.base, taken, popped::integer;
     END IF;
 END
 $$;
@@ -505,13 +552,10 @@ CREATE OR REPLACE FUNCTION pgmq.read(
     queue_name text, vt integer, qty integer, conditional jsonb DEFAULT '{}'
 ) RETURNS SETOF pgmq.message_record LANGUAGE plpgsql ROWS 100 AS $$
 DECLARE
-    q pgmq._opened := pgmq._open($1);
+    q pgmq._opened := pgmq._open($1, $2 IS NOT NULL, $3);
 BEGIN
-    PERFORM pgmq._needs_vt($1, $2 IS NOT NULL);
-    PERFORM pgmq._needs_limit($3);
-    RETURN QUERY SELECT * FROM pgmq._records(q, ARRAY(
-        SELECT t FROM pgmq._take(q, make_interval(secs => $2), $3, nullif($4, '{}')) t
-        ORDER BY -t.priority, t.id));
+    RETURN QUERY SELECT * FROM pgmq._records(
+        q, pgmq._take(q, $2, $3, nullif($4, '{}')));
 END
 $$;
 
@@ -520,22 +564,20 @@ $$;
 CREATE OR REPLACE FUNCTION pgmq._grouped(queue_name text, vt integer, qty integer, kind text)
 RETURNS SETOF pgmq.message_record LANGUAGE plpgsql ROWS 100 AS $$
 DECLARE
-    q pgmq._opened := pgmq._open($1);
-    lease interval := make_interval(secs => $2);
+    q pgmq._opened := pgmq._open($1, $2 IS NOT NULL, $3);
+    clock timestamptz := clock_timestamp();
     missing bigint := $3;
     wanted bigint;
     heads pgmq._delivery[];
     behind pgmq._delivery[];
     taken pgmq._delivery[] := '{}';
 BEGIN
-    PERFORM pgmq._needs_vt($1, $2 IS NOT NULL);
-    PERFORM pgmq._needs_limit($3);
     WHILE missing > 0 LOOP
         wanted := missing;
         IF kind = 'groups' THEN
             SELECT greatest(n.heads, 1) INTO wanted FROM pgmq._heads_needed(q.id, missing) n;
         END IF;
-        heads := ARRAY(SELECT t FROM pgmq._take(q, lease, wanted) t ORDER BY -t.priority, t.id);
+        heads := pgmq._take(q, $2, wanted, clock => clock);
         EXIT WHEN cardinality(heads) = 0;
         missing := missing - cardinality(heads);
         behind := '{}';
@@ -547,19 +589,19 @@ BEGIN
                     FROM unnest(heads) h WHERE h.group_key IS NOT NULL) h
                 CROSS JOIN LATERAL pgmq._follow(
                     q.id, p_ids => h.ids, p_read_cts => h.read_cts, p_read_ats => h.read_ats,
-                    p_qty => missing, p_vt => lease, p_max_deliveries => q.max_deliveries,
-                    p_in_rounds => kind = 'rounds') f);
+                    p_qty => missing, p_vt => make_interval(secs => $2),
+                    p_max_deliveries => q.max_deliveries, p_in_rounds => kind = 'rounds') f);
             missing := missing - cardinality(behind);
         END IF;
         IF kind = 'groups' THEN
             -- Followers come behind their heads.
             heads := ARRAY(
-                SELECT ROW(e.note, e.id, e.read_ct, e.read_at, e.body, e.headers, e.enqueued_at,
-                           e.priority, e.group_key, e.attempts, e.vt, e.first_read_at)::pgmq._delivery
-                FROM (SELECT h.*, h.id AS head, -h.priority AS rank FROM unnest(heads) h
+                SELECT e.delivery
+                FROM (SELECT h AS delivery, -h.priority AS rank, h.id AS head, h.id
+                      FROM unnest(heads) h
                       UNION ALL
-                      SELECT f.*, h.id, -h.priority FROM unnest(behind) f
-                      JOIN unnest(heads) h ON h.group_key = f.group_key) e
+                      SELECT f, -h.priority, h.id, f.id
+                      FROM unnest(behind) f JOIN unnest(heads) h ON h.group_key = f.group_key) e
                 ORDER BY e.rank, e.head, e.id);
             behind := '{}';
         END IF;
@@ -567,27 +609,6 @@ BEGIN
         EXIT WHEN kind <> 'groups';
     END LOOP;
     RETURN QUERY SELECT * FROM pgmq._records(q, taken);
-END
-$$;
-
-CREATE OR REPLACE FUNCTION pgmq.read_grouped(queue_name text, vt integer, qty integer)
-RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._grouped($1, $2, $3, 'groups');
-END
-$$;
-
-CREATE OR REPLACE FUNCTION pgmq.read_grouped_rr(queue_name text, vt integer, qty integer)
-RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._grouped($1, $2, $3, 'rounds');
-END
-$$;
-
-CREATE OR REPLACE FUNCTION pgmq.read_grouped_head(queue_name text, vt integer, qty integer)
-RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._grouped($1, $2, $3, 'heads');
 END
 $$;
 
@@ -613,87 +634,34 @@ BEGIN
 END
 $$;
 
-CREATE OR REPLACE FUNCTION pgmq.read_with_poll(
-    queue_name text, vt integer, qty integer, max_poll_seconds integer DEFAULT 5,
-    poll_interval_ms integer DEFAULT 100, conditional jsonb DEFAULT '{}'
-) RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._poll('read', $1, $2, $3, $4, $5, $6);
-END
-$$;
-
-CREATE OR REPLACE FUNCTION pgmq.read_grouped_with_poll(
-    queue_name text, vt integer, qty integer, max_poll_seconds integer DEFAULT 5,
-    poll_interval_ms integer DEFAULT 100
-) RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._poll('groups', $1, $2, $3, $4, $5);
-END
-$$;
-
-CREATE OR REPLACE FUNCTION pgmq.read_grouped_rr_with_poll(
-    queue_name text, vt integer, qty integer, max_poll_seconds integer DEFAULT 5,
-    poll_interval_ms integer DEFAULT 100
-) RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._poll('rounds', $1, $2, $3, $4, $5);
-END
-$$;
-
-CREATE OR REPLACE FUNCTION pgmq.read_grouped_head_with_poll(
-    queue_name text, vt integer, qty integer, max_poll_seconds integer DEFAULT 5,
-    poll_interval_ms integer DEFAULT 100
-) RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._poll('heads', $1, $2, $3, $4, $5);
-END
-$$;
-
--- A popped message shows the deliveries before this one.
 CREATE OR REPLACE FUNCTION pgmq.pop(queue_name text, qty integer DEFAULT 1)
 RETURNS SETOF pgmq.message_record LANGUAGE plpgsql ROWS 100 AS $$
 DECLARE
-    q pgmq._opened := pgmq._open($1);
-    taken pgmq._delivery[];
-    r pgmq.message_record;
+    q pgmq._opened := pgmq._open($1, qty => $2);
 BEGIN
-    PERFORM pgmq._needs_limit($2);
-    taken := ARRAY(SELECT t FROM pgmq._take(q, interval '30 seconds', $2) t
-                   ORDER BY -t.priority, t.id);
-    FOR r IN SELECT * FROM pgmq._records(q, taken) LOOP
-        r.read_ct := r.read_ct - 1;
-        IF r.read_ct = 0 THEN
-            r.last_read_at := NULL;
-        END IF;
-        RETURN NEXT r;
-    END LOOP;
-    PERFORM pgmq._settle(q.id, 'delete', ARRAY(SELECT t.id FROM unnest(taken) t ORDER BY t.id));
+    RETURN QUERY SELECT * FROM pgmq._records(q, pgmq._take(q, NULL, $2), true);
 END
 $$;
 
 -- ------------------------------------------------------------------ settle
 
--- Runs an operation on messages by id, as engine/settle/settling.py does. Tries first the statements
--- that need not look for a message: a leased one has its row in deferred or in a batch lease.
+-- Runs an operation on messages by id, as engine/settle/settling.py does. First come the statements that
+-- need not look for a message: a leased one has its row in deferred, or is in a batch lease.
 CREATE OR REPLACE FUNCTION pgmq._settle(
     queue_id integer, operation text, ids bigint[], till timestamptz DEFAULT NULL
 ) RETURNS bigint[] LANGUAGE plpgsql SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 DECLARE
     missing bigint[] := ids;
-    done bigint[];
+    done bigint[] := '{}';
     moved bigint[];
     moment bigint;
 BEGIN
     FOR step IN 0..3 LOOP
-        EXIT WHEN cardinality(missing) = 0;
-        IF step = 2 THEN
-            PERFORM pgmq._unfold(queue_id, missing);
-        END IF;
         IF step = 0 THEN
             CONTINUE WHEN operation <> 'archive' OR cardinality(ids) = 1;
             SELECT extract(epoch FROM l.read_at) * 1000000 INTO moment FROM pgqueue_lease l
-            WHERE l.head = ids[1] AND l.queue_id + 0 = _settle.queue_id AND l.ids = _settle.ids;
+            WHERE l.head = $3[1] AND l.queue_id + 0 = $1 AND l.ids = $3;
             CONTINUE WHEN NOT FOUND;
             moved := ARRAY(SELECT a.id FROM pgmq._archive_batch(
                 queue_id, p_heads => ids[1:1], p_members => ARRAY[ids::text], p_ran => 0,
@@ -715,16 +683,22 @@ BEGIN
                 queue_id, p_ids => missing, p_at => till, p_in_flight => true) v);
         END IF;
         done := done || moved;
-        missing := ARRAY(SELECT unnest(missing) EXCEPT SELECT unnest(moved) ORDER BY 1);
+        EXIT WHEN cardinality(done) = cardinality(ids);
+        missing := ARRAY(SELECT unnest(ids) EXCEPT SELECT unnest(done) ORDER BY 1);
+        IF step = 1 THEN
+            PERFORM pgmq._unfold(queue_id, missing);
+        END IF;
     END LOOP;
-    RETURN ARRAY(SELECT unnest(done) ORDER BY 1);
+    RETURN done;
 END
 $$;
 
 -- Ids of the table, sorted, of a client's.
 CREATE OR REPLACE FUNCTION pgmq._ids(base bigint, msg_ids bigint[]) RETURNS bigint[]
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT ARRAY(SELECT DISTINCT m + $1 FROM unnest($2) m WHERE m IS NOT NULL ORDER BY 1)
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN ARRAY(SELECT DISTINCT m + $1 FROM unnest($2) m WHERE m IS NOT NULL ORDER BY 1);
+END
 $$;
 
 CREATE OR REPLACE FUNCTION pgmq.archive(queue_name text, msg_ids bigint[]) RETURNS SETOF bigint
@@ -733,7 +707,7 @@ DECLARE
     q pgmq._opened := pgmq._open($1);
 BEGIN
     RETURN QUERY SELECT d - q.base
-    FROM unnest(pgmq._settle(q.id, 'archive', pgmq._ids(q.base, $2))) d;
+    FROM unnest(pgmq._settle(q.id, 'archive', pgmq._ids(q.base, $2))) d ORDER BY 1;
 END
 $$;
 
@@ -752,7 +726,7 @@ DECLARE
     q pgmq._opened := pgmq._open($1);
 BEGIN
     RETURN QUERY SELECT d - q.base
-    FROM unnest(pgmq._settle(q.id, 'delete', pgmq._ids(q.base, $2))) d;
+    FROM unnest(pgmq._settle(q.id, 'delete', pgmq._ids(q.base, $2))) d ORDER BY 1;
 END
 $$;
 
@@ -765,48 +739,34 @@ BEGIN
 END
 $$;
 
--- Messages that are not ready.
-CREATE OR REPLACE FUNCTION pgmq._deferred(queue_id integer, ids bigint[]) RETURNS SETOF pgmq._delivery
-LANGUAGE plpgsql SET enable_seqscan = off AS $$
+-- Messages that got a time are in deferred, or wait in their groups.
+CREATE OR REPLACE FUNCTION pgmq.set_vt(queue_name text, msg_ids bigint[], vt timestamptz)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
+    q pgmq._opened := pgmq._open($1, $3 IS NOT NULL);
+    done bigint[] := pgmq._settle(q.id, 'set_vt', pgmq._ids(q.base, $2), $3);
+    found_ pgmq._delivery[];
     groups text[];
 BEGIN
-    EXECUTE format('SELECT array_agg(group_key) FROM pgqueue_message_q%s WHERE id = ANY($1)', $1)
-    INTO groups USING $2;
-    RETURN QUERY SELECT
-        NULL, l.id, l.read_ct, (extract(epoch FROM l.last_read_at) * 1000000)::bigint, NULL::jsonb,
-        NULL::jsonb, l.enqueued_at, l.priority, l.group_key, l.attempts,
-        (extract(epoch FROM l.vt) * 1000000)::bigint, NULL::bigint
-    FROM (
-        SELECT id, read_ct, last_read_at, enqueued_at, priority, group_key, attempts, vt
-        FROM pgqueue_deferred WHERE id = ANY($2) AND queue_id + 0 = $1
-        UNION ALL
-        SELECT id, read_ct, last_read_at, enqueued_at, priority, group_key, attempts, vt
-        FROM pgqueue_waiting WHERE queue_id = $1 AND group_key = ANY(groups) AND id = ANY($2)) l;
-END
-$$;
-
-CREATE OR REPLACE FUNCTION pgmq.set_vt(queue_name text, msg_ids bigint[], vt timestamptz)
-RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
-DECLARE
-    q pgmq._opened := pgmq._open($1);
-    done bigint[];
-BEGIN
-    PERFORM pgmq._needs_vt($1, $3 IS NOT NULL);
-    done := pgmq._settle(q.id, 'set_vt', pgmq._ids(q.base, $2), $3);
-    RETURN QUERY SELECT * FROM pgmq._records(q, ARRAY(
-        SELECT d FROM pgmq._deferred(q.id, done) d ORDER BY d.id));
-END
-$$;
-
-{set_vt_overloads}
-
--- For a client that names no types: msg_id may be an array, too.
-CREATE OR REPLACE FUNCTION pgmq.set_vt(queue_name text, msg_id text, vt text)
-RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq.set_vt($1, string_to_array(btrim($2, '{}'), ',')::bigint[], $3);
+    LOOP
+        found_ := ARRAY(
+            SELECT ROW(NULL, id, read_ct, (extract(epoch FROM last_read_at) * 1000000)::bigint, NULL,
+                       NULL, enqueued_at, priority, group_key, attempts,
+                       (extract(epoch FROM l.vt) * 1000000)::bigint, NULL)::pgmq._delivery
+            FROM (
+                SELECT id, read_ct, last_read_at, enqueued_at, priority, group_key, attempts, d.vt
+                FROM pgqueue_deferred d WHERE id = ANY(done) AND queue_id + 0 = q.id
+                UNION ALL
+                SELECT id, read_ct, last_read_at, enqueued_at, priority, group_key, attempts, w.vt
+                FROM pgqueue_waiting w
+                WHERE queue_id = q.id AND group_key = ANY(groups) AND id = ANY(done)) l
+            ORDER BY id);
+        EXIT WHEN groups IS NOT NULL OR cardinality(found_) = cardinality(done);
+        EXECUTE format('SELECT coalesce(array_agg(group_key), ''{}'') FROM pgqueue_message_q%s '
+                       'WHERE id = ANY($1)', q.id) INTO groups USING done;
+    END LOOP;
+    RETURN QUERY SELECT * FROM pgmq._records(q, found_);
 END
 $$;
 
@@ -825,7 +785,7 @@ BEGIN
     SELECT $1, count(*), extract(epoch FROM clock - max(l.enqueued_at))::integer,
            extract(epoch FROM clock - min(l.enqueued_at))::integer, coalesce(total - q.base, 0), clock,
            count(*) FILTER (WHERE l.vt <= clock), NULL
-    INTO r FROM pgqueue_live l WHERE l.queue_id = q.id;
+    INTO r FROM ({live}) l WHERE l.queue_id = q.id;
     RETURN r;
 END
 $$;
@@ -929,20 +889,14 @@ LANGUAGE sql STABLE AS $$
     SELECT * FROM pgmq.list_topic_bindings(NULL)
 $$;
 
-CREATE OR REPLACE FUNCTION pgmq._reached(routing_key text)
+-- The bindings that send a message to a queue: those of an earlier queue with this name do not count.
+CREATE OR REPLACE FUNCTION pgmq.test_routing(routing_key text)
 RETURNS TABLE (pattern text, queue_name text, compiled_regex text) LANGUAGE plpgsql STABLE AS $$
 BEGIN
     PERFORM pgmq.validate_routing_key($1);
     RETURN QUERY SELECT b.pattern, b.queue_name, b.compiled_regex FROM pgmq.topic_bindings b
     JOIN pgqueue_queue q ON lower(q.name) = lower(b.queue_name) AND q.created_at <= b.bound_at
     WHERE $1 ~ b.compiled_regex ORDER BY b.pattern;
-END
-$$;
-
-CREATE OR REPLACE FUNCTION pgmq.test_routing(routing_key text)
-RETURNS TABLE (pattern text, queue_name text, compiled_regex text) LANGUAGE plpgsql STABLE AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._reached($1);
 END
 $$;
 
@@ -958,7 +912,7 @@ BEGIN
     ELSIF $4 < 0 THEN
         RAISE EXCEPTION 'delay cannot be negative, got: %', $4;
     END IF;
-    FOR target IN SELECT DISTINCT r.queue_name FROM pgmq._reached($1) r ORDER BY 1 LOOP
+    FOR target IN SELECT DISTINCT r.queue_name FROM pgmq.test_routing($1) r ORDER BY 1 LOOP
         PERFORM pgmq.send(target, $2, $3, $4);
         reached := reached + 1;
     END LOOP;
@@ -979,33 +933,37 @@ DECLARE
     target text;
 BEGIN
     PERFORM pgmq._validate_batch_params($2, $3);
-    FOR target IN SELECT DISTINCT r.queue_name FROM pgmq._reached($1) r ORDER BY 1 LOOP
+    FOR target IN SELECT DISTINCT r.queue_name FROM pgmq.test_routing($1) r ORDER BY 1 LOOP
         RETURN QUERY SELECT target, s FROM pgmq.send_batch(target, $2, $3, $4) s;
     END LOOP;
 END
 $$;
 
-{send_batch_topic_overloads}
-
 -- ------------------------------------------------------------------ notify
 
--- Notifies at most once per interval. The time of the last notification is a sequence: no row lock.
--- With the owner's rights: a sender may have none on this schema.
-CREATE OR REPLACE FUNCTION pgmq._notify() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+-- Notifies at most once per interval, as pgqueue_wake does, whose rights its sequence has. It must not fail
+-- the send: it finds the sequence without a right on this schema, and a role that was given no right on
+-- the sequence notifies each time.
+CREATE OR REPLACE FUNCTION pgmq.notify_insert() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
-    mark regclass := to_regclass('pgmq._notified_q' || TG_ARGV[0]);
+    mark oid := (SELECT oid FROM pg_class WHERE relname = 'pgqueue_wake_q' || TG_ARGV[0]
+                 AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = 'pgmq'));
     now_ms bigint := date_part('epoch', clock_timestamp()) * 1000;
-    last bigint := pg_sequence_last_value(mark);
 BEGIN
-    IF last IS NULL OR now_ms - last >= TG_ARGV[2]::bigint OR last > now_ms + 1000 THEN
+    IF has_sequence_privilege(mark, 'SELECT') AND has_sequence_privilege(mark, 'UPDATE') THEN
+        IF pg_sequence_last_value(mark) BETWEEN now_ms - TG_ARGV[2]::bigint + 1 AND now_ms + 1000 THEN
+            RETURN NULL;
+        END IF;
         PERFORM setval(mark, now_ms);
+    END IF;
+    IF pg_notification_queue_usage() < 0.5 THEN
         PERFORM pg_notify('pgmq.q_' || TG_ARGV[1] || '.INSERT', NULL);
     END IF;
     RETURN NULL;
 END
 $$;
 
-REVOKE EXECUTE ON FUNCTION pgmq._notify() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION pgmq.notify_insert() FROM PUBLIC;
 
 CREATE OR REPLACE FUNCTION pgmq.disable_notify_insert(queue_name text) RETURNS void
 LANGUAGE plpgsql SET client_min_messages = warning AS $$
@@ -1013,7 +971,7 @@ DECLARE
     q pgmq._opened := pgmq._open($1);
 BEGIN
     EXECUTE format('DROP TRIGGER IF EXISTS pgmq_notify ON pgqueue_message_q%s', q.id);
-    EXECUTE format('DROP SEQUENCE IF EXISTS pgmq._notified_q%s', q.id);
+    EXECUTE format('DROP SEQUENCE IF EXISTS pgmq.pgqueue_wake_q%s', q.id);
 END
 $$;
 
@@ -1022,6 +980,7 @@ CREATE OR REPLACE FUNCTION pgmq.enable_notify_insert(
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     q record;
+    statement text;
 BEGIN
     IF $2 < 0 THEN
         RAISE EXCEPTION 'throttle_interval_ms must be non-negative, got: %', $2;
@@ -1032,10 +991,18 @@ BEGIN
     END IF;
     q := pgmq._open($1);
     PERFORM pgmq.disable_notify_insert($1);
-    EXECUTE format('CREATE SEQUENCE pgmq._notified_q%s AS bigint', q.id);
+    EXECUTE format('CREATE SEQUENCE pgmq.pgqueue_wake_q%s AS bigint', q.id);
+    FOR statement IN
+        SELECT format('GRANT %s ON SEQUENCE pgmq.pgqueue_wake_q%s TO %s', a.privilege_type, q.id,
+                      CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END)
+        FROM pg_class c, aclexplode(c.relacl) a
+        WHERE c.oid = to_regclass('pgqueue_wake_q' || q.id) AND a.grantee <> c.relowner
+    LOOP
+        EXECUTE statement;
+    END LOOP;
     EXECUTE format(
         'CREATE TRIGGER pgmq_notify AFTER INSERT ON pgqueue_message_q%s FOR EACH ROW '
-        'EXECUTE FUNCTION pgmq._notify(%L, %L, %L)', q.id, q.id, q.name, $2);
+        'EXECUTE FUNCTION pgmq.notify_insert(%L, %L, %L)', q.id, q.id, q.name, $2);
 END
 $$;
 
@@ -1064,7 +1031,7 @@ BEGIN
     RETURN QUERY
     SELECT q.name::text, split_part(encode(t.tgargs, 'escape'), '\000', 3)::integer,
            to_timestamp(coalesce(pg_sequence_last_value(
-               to_regclass('pgmq._notified_q' || q.id)), 0) / 1000.0)
+               to_regclass('pgmq.pgqueue_wake_q' || q.id)), 0) / 1000.0)
     FROM pgmq.list_queues() l JOIN pgqueue_queue q ON q.name = l.queue_name
     JOIN pg_trigger t ON t.tgrelid = to_regclass('pgqueue_message_q' || q.id)
     WHERE t.tgname = 'pgmq_notify' ORDER BY 1;
@@ -1073,5 +1040,7 @@ $$;
 
 CREATE OR REPLACE VIEW pgmq.notify_insert_throttle AS SELECT * FROM pgmq.list_notify_insert_throttles();
 
+{overloads}
+
 -- The functions behind the views read with the caller's rights, and the schema has no USAGE for others.
-GRANT SELECT ON pgmq.meta, pgmq.notify_insert_throttle, pgmq._queue, pgmq.topic_bindings TO PUBLIC;
+GRANT SELECT ON pgmq.meta, pgmq.notify_insert_throttle, pgmq.own_queue, pgmq.topic_bindings TO PUBLIC;

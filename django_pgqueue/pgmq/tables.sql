@@ -13,19 +13,9 @@ CREATE TYPE pgmq.metrics_result AS (
     default_partition_length bigint
 );
 
-CREATE TYPE pgmq._opened AS (
-    id integer, name text, base bigint, max_deliveries integer, dead_id integer
-);
--- A row of engine/read/read.sql.
-CREATE TYPE pgmq._delivery AS (
-    note text, id bigint, read_ct integer, read_at bigint, body jsonb, headers jsonb,
-    enqueued_at timestamptz, priority smallint, group_key text, attempts integer, vt bigint,
-    first_read_at bigint
-);
-
 -- Queues made or dropped through this schema. A row with another created_at is of an earlier queue
 -- with this id. No foreign key, since tests truncate the table of queues.
-CREATE TABLE pgmq._queue (
+CREATE TABLE pgmq.own_queue (
     queue_id integer PRIMARY KEY,
     created_at timestamptz NOT NULL,
     -- msg_id is the id less this, so that a queue begins with 1.
@@ -35,7 +25,8 @@ CREATE TABLE pgmq._queue (
 );
 
 -- * is a part of a word without dots, and # any characters: not as in AMQP.
-CREATE FUNCTION pgmq._regex(pattern text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION pgmq.topic_regex(pattern text) RETURNS text LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp AS $$
     SELECT '^' || replace(replace(replace($1, '.', '\.'), '*', '[^.]+'), '#', '.*') || '$'
 $$;
 
@@ -43,6 +34,6 @@ CREATE TABLE pgmq.topic_bindings (
     pattern text NOT NULL,
     queue_name text NOT NULL,
     bound_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    compiled_regex text GENERATED ALWAYS AS (pgmq._regex(pattern)) STORED,
+    compiled_regex text GENERATED ALWAYS AS (pgmq.topic_regex(pattern)) STORED,
     UNIQUE (pattern, queue_name)
 );

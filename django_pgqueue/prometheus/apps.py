@@ -1,4 +1,4 @@
-"""The app: connects the signal receivers, and adds ``/metrics`` to the health port."""
+"""The Django app. It connects the signal receivers and adds ``/metrics`` to the health port."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class PrometheusConfig(AppConfig):
     def ready(self) -> None:
         if find_spec("prometheus_client") is None:
             raise ImproperlyConfigured(
-                "django_pgqueue.prometheus needs prometheus-client: pip install "
-                "'django-postgres-mq[prometheus]', or take it out of INSTALLED_APPS"
+                "django_pgqueue.prometheus needs prometheus-client. Run pip install "
+                "'django-postgres-mq[prometheus]', or remove the app from INSTALLED_APPS"
             )
         from django_pgqueue.prometheus import counters
 

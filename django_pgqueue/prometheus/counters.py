@@ -28,7 +28,7 @@ def _histogram(name: str, text: str, buckets: Sequence[float], *labels: str) -> 
     return Histogram(f"pgqueue_{name}", text, labels, registry=registry, buckets=buckets)
 
 
-#: The counters of messages, each by the signal that increases it.
+#: The counters of messages, by the signal that increases each.
 message_counters = {
     signals.messages_fetched: _counter("fetched", "Messages leased."),
     signals.messages_completed: _counter("completed", "Messages done."),
@@ -49,7 +49,7 @@ message_counters = {
         "leases_lost", "Leases that ran out while the consumer held them."
     ),
 }
-#: The outcome of a task's run, by the signal for its message.
+#: The label ``outcome`` of ``task_runs``, by signal.
 outcomes = {
     signals.messages_completed: "completed",
     signals.messages_retried: "retried",
@@ -66,7 +66,7 @@ task_run_seconds = _histogram("task_run_seconds", "Runs of tasks.", _RUN, *("que
 
 
 def page() -> tuple[str, bytes]:
-    """Content type and text of the ``/metrics`` page."""
+    """Return the content type and the text of the ``/metrics`` page."""
     return CONTENT_TYPE_LATEST, generate_latest(registry)
 
 
@@ -91,7 +91,7 @@ def _count(
     receipts: Sequence[Any] = (),
     **kwargs: Any,
 ) -> None:
-    """Count the messages of a signal, which come as a number, as messages or as receipts."""
+    """Count a signal's messages. Each signal has ``count``, ``messages`` or ``receipts``."""
     message_counters[signal].labels(sender).inc(count or len(messages) or len(receipts))
     if outcome := outcomes.get(signal):
         for message in messages:
@@ -113,7 +113,7 @@ def _database_failed(sender: Any, operation: str, **kwargs: Any) -> None:
 
 
 def _started(sender: Any, consumer: Any, **kwargs: Any) -> None:
-    """Create the counters of all queues with 0: a rate needs a first value."""
+    """Create the counters of all queues at 0: a rate needs a first value."""
     for subscription in consumer.subscriptions:
         for counter in message_counters.values():
             counter.labels(subscription.name)

@@ -20,9 +20,9 @@ from django_pgqueue.models import Message, Queue, Schedule
 
 __all__ = ["PLACES", "QueueCollector", "metrics"]
 
-#: The values of the label ``state``.
+#: The values of the label ``state`` of the gauge ``pgqueue_messages``.
 PLACES = ("ready", "in_flight", "delayed", "waiting")
-#: A lake's messages are counted up to this number.
+#: Maximum number of messages counted for a lake.
 MOST_COUNTED = 100_000
 
 _EXPORTS = {
@@ -37,9 +37,9 @@ _EXPORTS = {
 @require_safe
 @never_cache
 def metrics(request: HttpRequest) -> HttpResponse:
-    """The metrics of all queues, as text for Prometheus.
+    """Return the metrics of all queues in Prometheus's text format.
 
-    The page lists queue names: do not expose it publicly, or decorate it with a permission check::
+    The page shows queue names: keep it private, or decorate it with a permission check. Its URL::
 
         path("metrics/queues", django_pgqueue.prometheus.views.metrics)
     """
@@ -49,7 +49,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
 
 
 class QueueCollector(Collector):
-    """Collects the metrics of all queues of one database, with a timeout of ``seconds``."""
+    """Collects the metrics of all queues of one database. Each statement may take ``seconds``."""
 
     def __init__(self, using: str | None = None, seconds: float = 5.0) -> None:
         self._alias = Queue.objects.database(using)

@@ -4,7 +4,7 @@
 
     TASKS = {"default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend"}}
 
-``manage.py runconsumer`` runs them. Needs Django 6.0, or django-tasks on
+``manage.py runconsumer`` runs the tasks. Needs Django 6.0, or django-tasks on
 Django 5.2. :func:`task` is Django's decorator with four more options.
 """
 

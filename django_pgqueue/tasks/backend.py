@@ -57,11 +57,11 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
     ``OPTIONS`` are those of ``@consumer``, except for ``batch`` and ``keep_result``, and:
 
     ``database``
-        the alias of the queues' database (default: as the routers say)
+        the alias of the queues' database (default: the one that the routers choose)
     ``consume``
         the queues whose tasks ``runconsumer`` runs (default: ``QUEUES``)
     ``async_queues``
-        those of them whose tasks are async and run together on an event loop (default: none)
+        the consumed queues whose tasks are async, and run on an event loop (default: none)
     """
 
     supports_defer = True
@@ -92,7 +92,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         return {name: v for name, v in self.options.items() if name not in _OWN_OPTIONS}
 
     def message_of(self, task: Task[..., Any], args: Any, kwargs: Any) -> TaskMessage:
-        """The message that runs a task. Schedules send it."""
+        """Return the message that runs a task. Schedules send it."""
         self.validate_task(task)
         body = body_of(task, *_plain(args, kwargs))
         return TaskMessage(task.queue_name, self.options.get("database"), body, task.priority)
@@ -106,19 +106,19 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         """
         self.validate_task(task)
         args, kwargs = _plain(args, kwargs)
-        dedup_key = _key(task, "dedup_key", args, kwargs)
+        unique = _key(task, "unique", args, kwargs)
         with self._naming_command(task.queue_name):
             message_id = queue(task.queue_name, using=self.database).send(
                 body_of(task, args, kwargs),
                 delay=_delay(task),
                 priority=task.priority,
                 group=_key(task, "group", args, kwargs),
-                dedup_key=dedup_key,
+                unique=unique,
             )
-        if dedup_key is None:
+        if unique is None:
             result = new_result(task, str(message_id), args, kwargs, enqueued_at=timezone.now())
         else:
-            # This may be the id of an earlier run with the same dedup key.
+            # The message may be that of an earlier run with the same unique key.
             result = self.get_result(str(message_id))
         task_enqueued.send(type(self), task_result=result)
         return result
@@ -128,7 +128,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
     ) -> list[TaskResult[..., Any]]:
         """Enqueue one run of a task for each item of ``calls``, in one statement or COPY.
 
-        An item is a list or a dict of arguments. If the dedup key of a run is a duplicate, its
+        An item is a list or a dict of arguments. If the unique key of a run is a duplicate, its
         result has the id of the earlier run.
 
         >>> default_task_backend.enqueue_many(email_user, [{"user_id": 7}, {"user_id": 8}])
@@ -146,7 +146,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
                 delay=_delay(task),
                 priority=task.priority,
                 group=_keys(task, "group", runs),
-                dedup_key=_keys(task, "dedup_key", runs),
+                unique=_keys(task, "unique", runs),
             )
         now = timezone.now()
         results = [
@@ -158,7 +158,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         return results
 
     def get_result(self, result_id: str) -> TaskResult[..., Any]:
-        """The result with this id, computed from its message.
+        """Return the result with this id, computed from its message.
 
         Raises TaskResultDoesNotExist, also if retention has removed the message, and ImportError
         if the task's function no longer exists.
@@ -167,7 +167,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
 
     @contextmanager
     def _naming_command(self, name: str) -> Iterator[None]:
-        """Name the command that makes the queue, in the error for a queue that is missing."""
+        """Raise QueueNotFound with the command that makes the queue, if the block finds none."""
         try:
             yield
         except (QueueNotFound, ProgrammingError) as error:
@@ -177,7 +177,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
             raise
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
-        """System check: errors in the OPTIONS."""
+        """Return the errors in OPTIONS, for Django's system checks."""
         known = {field.name for field in fields(Handler)} - set(_DECIDED)
         unknown = sorted(set(self.handler_options) - known)
         if unknown:
@@ -201,7 +201,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
 
 
 class ImmediateBackend(Options, framework.ImmediateBackend):  # type: ignore[misc]
-    """Django's ImmediateBackend: tasks run when they are enqueued, once, without retries."""
+    """Django's ImmediateBackend: a task runs once, when it is enqueued, without retries."""
 
 
 class DummyBackend(Options, framework.DummyBackend):  # type: ignore[misc]
@@ -209,11 +209,11 @@ class DummyBackend(Options, framework.DummyBackend):  # type: ignore[misc]
 
 
 def _placeholder(message: Any) -> None:
-    """A handler that ``check`` validates the options with."""
+    """Do nothing. A handler with this function lets ``check`` validate the options."""
 
 
 def _plain(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """The arguments as JSON values."""
+    """Return the arguments as JSON values."""
     return normalize_json(list(args)), normalize_json(kwargs)
 
 

@@ -1,4 +1,4 @@
-"""How consumers run tasks: each queue of a task backend has a handler."""
+"""The handlers with which consumers run tasks: one for each queue of a task backend."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from django_pgqueue.tasks.results import (
 )
 from django_pgqueue.types import Receipt
 
-#: Retries of unknown tasks: during a deployment this process may not have the new code yet.
+#: Strategy for unknown tasks: during a deployment this process may not have the new code yet.
 _UNKNOWN_TASK = Exponential(first=5, longest=60, max_attempts=10)
 
-#: Django's error for our options of @task. Django 6.0 always raises it, later versions only with
-#: Django's own backends.
+#: Matches the error of Django's own @task for our options. Django 6.0 always raises it, later
+#: versions only with Django's own backends.
 _REFUSED_OPTION = re.compile(
     r"(\btask|Task\.__init__)\(\) got an unexpected keyword argument "
-    r"'(retry|timeout|group|dedup_key)'"
+    r"'(retry|timeout|group|unique)'"
 )
 
 
@@ -85,7 +85,7 @@ class TaskHandler(Handler):
         return self.retry if own is None else own
 
     def set_tasks(self, messages: Sequence[Message]) -> None:
-        # Only names of existing tasks: they become labels of metrics, and must be few.
+        # Set only names of existing tasks: they become labels of metrics, so they must be few.
         for message in messages:
             task = self._task(message)
             message.task = None if task is None else task.module_path
@@ -94,12 +94,12 @@ class TaskHandler(Handler):
         try:
             return _task(message, self.backend)
         except Exception:
-            # The run raises this error again.
+            # The handler's run raises this error again.
             return None
 
 
 def register() -> None:
-    """Import all ``tasks.py``, and register a handler for each queue of each backend.
+    """Import all ``tasks.py``, and register a handler for each queue of each task backend.
 
     Raises InvalidArgument if a queue already has a handler.
     """
@@ -132,21 +132,21 @@ def _discover() -> None:
             raise
         raise InvalidArgument(
             f"{error}: Django's own @task does not take it here. Write from django_pgqueue.tasks "
-            f"import task, which takes retry, timeout, group and dedup_key"
+            f"import task, which takes retry, timeout, group and unique"
         ).with_traceback(error.__traceback__) from None
 
 
 def connect() -> None:
-    """Send Django's ``task_finished`` whenever a task's outcome is written."""
+    """Connect the receivers that send ``task_finished`` when a task's outcome is written."""
     signals.messages_completed.connect(_succeeded, dispatch_uid="django_pgqueue.tasks")
     signals.messages_failed.connect(_failed, dispatch_uid="django_pgqueue.tasks")
     signals.messages_exhausted.connect(_exhausted, dispatch_uid="django_pgqueue.tasks")
 
 
 def create_queues(using: str, plan: Any = None, **kwargs: Any) -> None:
-    """Receiver of ``post_migrate``: make the missing queues of the task backends.
+    """Make the missing queues of the task backends. Receives ``post_migrate``.
 
-    Not after a flush, which has no ``plan``: the tables of the queues still exist then.
+    Does nothing after a flush, which has no ``plan``: the queues' tables still exist then.
     """
     if plan is None:
         return
@@ -157,7 +157,7 @@ def create_queues(using: str, plan: Any = None, **kwargs: Any) -> None:
                     with transaction.atomic(using=using):
                         Queue.create(name, using)
                 except DatabaseError:
-                    # The tables are missing after a migration to an earlier state.
+                    # After a migration to an earlier state the tables are missing.
                     return
 
 
@@ -183,7 +183,7 @@ def _async_runner(alias: str) -> Callable[[Message, Any], Any]:
 
 
 def _worker_id(context: Any) -> str:
-    """The consumer process; in a test that drains a queue, this process."""
+    """Return the id of the consumer process; in a test that drains a queue, host and pid."""
     process_id = getattr(context, "process_id", None)
     return f"{socket.gethostname()}:{os.getpid()}" if process_id is None else str(process_id)
 
@@ -191,7 +191,7 @@ def _worker_id(context: Any) -> str:
 def _start(
     message: Message, alias: str, worker_id: str
 ) -> tuple[Task[..., Any], TaskResult[..., Any], list[Any]]:
-    """The task, its result so far, and its positional arguments. Sends ``task_started``."""
+    """Send ``task_started``. Returns the task, its result so far, and positional arguments."""
     if not is_task(message.body):
         raise Reject(
             f"message {message.pk} is no task: its body must have task, args and kwargs. Only a "
@@ -222,7 +222,7 @@ def _start(
 
 
 def _returned(result: TaskResult[..., Any], value: Any) -> dict[str, Any]:
-    """The result to archive. Raises TypeError for a return value that is not JSON."""
+    """Return the result to archive. Raises TypeError for a return value that is not JSON."""
     plain = normalize_json(value)
     set_return_value(result, plain)
     return {"return_value": plain, "worker_id": result.worker_ids[-1]}
@@ -254,12 +254,12 @@ def _failed(messages: Sequence[Message], outcomes: Sequence[Reject], **kwargs: A
         try:
             raise outcome.__cause__ or outcome
         except BaseException:
-            # Called inside ``except``: Django's log function uses the current exception.
+            # Inside ``except``, because Django's receiver logs the current exception.
             _finish(result, TaskResultStatus.FAILED)
 
 
 def _exhausted(sender: str, receipts: Sequence[Receipt], **kwargs: Any) -> None:
-    """Send ``task_finished`` for tasks whose deliveries ran out: most likely they kill workers."""
+    """Send ``task_finished`` for tasks whose deliveries ran out, probably by killing workers."""
     for handler in handlers.handlers():
         if isinstance(handler, TaskHandler) and handler.queue.lower() == str(sender).lower():
             backend = task_backends[handler.backend]

@@ -1,4 +1,4 @@
-"""Tasks with more options than Django's: retry, timeout, group and dedup key."""
+"""Tasks with more options than Django's: retry, timeout, group and unique key."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 else:
 
     class DjangoTask:
-        """Stands for Task at run time: Django's class takes no type parameters."""
+        """Makes ``DjangoTask[P, R]`` valid at run time: Django's class takes no parameters."""
 
         def __class_getitem__(cls, parameters):
             return Task
@@ -61,10 +61,10 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
         seconds after which a run is interrupted and counts as failed; None: the backend's
     ``group``
         tasks of the same group run in order, one at a time
-    ``dedup_key``
-        a second task with the same key is not enqueued within the queue's dedup window
+    ``unique``
+        a second task with the same key is not enqueued within the queue's unique window
 
-    ``group`` and ``dedup_key`` are templates: ``{name}`` stands for an argument of the task::
+    ``group`` and ``unique`` are templates: ``{name}`` stands for an argument of the task::
 
         @task(retry=Exponential(max_attempts=5), timeout=60, group="customer-{customer_id}")
         def charge(customer_id, order_id):
@@ -74,7 +74,7 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
     retry: RetryStrategy | None = None
     timeout: float | None = None
     group: str | None = None
-    dedup_key: str | None = None
+    unique: str | None = None
 
     def using(
         self,
@@ -84,11 +84,11 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
         run_after: dt.datetime | None = None,
         backend: str | None = None,
         group: str | None = None,
-        dedup_key: str | None = None,
+        unique: str | None = None,
     ) -> PgQueueTask[P, R]:
-        """A copy of the task with other values for Django's options, ``group`` or ``dedup_key``.
+        """Return a copy of the task with other values for these options.
 
-        >>> charge.using(priority=10, dedup_key="once").enqueue(7, 8)
+        >>> charge.using(priority=10, unique="once").enqueue(7, 8)
         """
         options = dict(locals())
         del options["self"]
@@ -107,7 +107,7 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
         return list(enqueue_many(self, calls))
 
     def key(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-        """The option ``group`` or ``dedup_key`` with these arguments filled in."""
+        """Return the option ``group`` or ``unique`` with these arguments filled in."""
         template: str | None = getattr(self, name)
         if template is None or not _names(template):
             return template
@@ -131,7 +131,7 @@ def task(
     retry: RetryStrategy | None = ...,
     timeout: float | None = ...,
     group: str | None = ...,
-    dedup_key: str | None = ...,
+    unique: str | None = ...,
 ) -> Callable[[Callable[Concatenate[TaskContext[Any, Any], P], R]], PgQueueTask[P, R]]: ...
 
 
@@ -145,7 +145,7 @@ def task(
     retry: RetryStrategy | None = ...,
     timeout: float | None = ...,
     group: str | None = ...,
-    dedup_key: str | None = ...,
+    unique: str | None = ...,
 ) -> Callable[[Callable[P, R]], PgQueueTask[P, R]]: ...
 
 
@@ -160,11 +160,11 @@ def task(
     retry: RetryStrategy | None = None,
     timeout: float | None = None,
     group: str | None = None,
-    dedup_key: str | None = None,
+    unique: str | None = None,
 ) -> Any:
     """Turn a function into a task, like Django's ``task``, with four more options.
 
-    :class:`PgQueueTask` explains ``retry``, ``timeout`` (in seconds), ``group`` and ``dedup_key``.
+    :class:`PgQueueTask` explains ``retry``, ``timeout`` (in seconds), ``group`` and ``unique``.
     Backends of other packages ignore them.
 
     ::
@@ -180,7 +180,7 @@ def task(
     del options["function"]
 
     def decorate(func: Callable[..., Any]) -> PgQueueTask[..., Any]:
-        # A project's backend may use a subclass of PgQueueTask.
+        # The task_class of a project's own backend may be a subclass of PgQueueTask.
         made_by = task_backends[backend].task_class
         task_class: Any = made_by if issubclass(made_by, PgQueueTask) else PgQueueTask
         made: PgQueueTask[..., Any] = task_class(func=func, run_after=None, **options)
@@ -212,7 +212,7 @@ class Options:
                 arguments.duration(task.timeout, "timeout", least=arguments.POSITIVE)
             except InvalidArgument as error:
                 raise InvalidTask(str(error)) from error
-        for name in ("group", "dedup_key"):
+        for name in ("group", "unique"):
             _check_template(task, name, getattr(task, name))
 
     def enqueue_many(

@@ -1,4 +1,4 @@
-"""The Tasks framework: Django's own from 6.0 on, on Django 5.2 its backport django-tasks.
+"""The Tasks framework: Django's own since Django 6.0, its backport django-tasks on Django 5.2.
 
 Other modules import its names from here.
 """

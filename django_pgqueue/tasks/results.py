@@ -28,7 +28,7 @@ UNKNOWN = "unknown"
 
 
 def body_of(task: Task[..., Any], args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The body of the message that runs a task."""
+    """Return the body of the message that runs a task."""
     body = {"task": task.module_path, "args": args, "kwargs": kwargs}
     if task.run_after is not None:
         body["run_after"] = task.run_after.isoformat()
@@ -46,10 +46,10 @@ def is_task(body: object) -> bool:
 
 
 def task_of(body: dict[str, Any], queue_name: str, priority: int, backend: str) -> Task[..., Any]:
-    """The task that a message runs, with the options that it was enqueued with.
+    """Return the task that a message runs, with the options with which it was enqueued.
 
-    Raises ImportError if the task's function no longer exists, and TypeError if the name in the
-    body is not that of a task.
+    Raises ImportError if the task's function no longer exists, and TypeError if the body names
+    something that is not a task.
     """
     task = _task(body["task"], queue_name, priority, backend)
     if "run_after" not in body:
@@ -74,7 +74,7 @@ def new_result(
     return_value: Any = None,
     **values: Any,
 ) -> TaskResult[..., Any]:
-    """A TaskResult with these values, and defaults for all others."""
+    """Return a TaskResult with these values, and defaults for all others."""
     empty: dict[str, Any] = {
         "status": TaskResultStatus.READY,
         "enqueued_at": None,
@@ -95,7 +95,7 @@ def set_return_value(result: TaskResult[..., Any], value: Any) -> None:
 
 
 def task_errors(attempts: Sequence[Attempt]) -> list[TaskError]:
-    """The errors of failed attempts, in Django's form."""
+    """Convert failed attempts to Django's TaskErrors."""
     return [
         TaskError(exception_class_path=each.error_class, traceback=each.traceback)
         for each in attempts
@@ -103,9 +103,9 @@ def task_errors(attempts: Sequence[Attempt]) -> list[TaskError]:
 
 
 def worker_ids(attempts: Sequence[Attempt], failed: int, last: str | None = None) -> list[str]:
-    """The worker id of each run: ``failed`` runs, and then ``last``, if given.
+    """Return the worker ids of ``failed`` failed runs, followed by ``last`` if given.
 
-    UNKNOWN for runs that are not stored.
+    A run that is not stored has the id UNKNOWN.
     """
     known = {each.attempt: str(each.process_id or UNKNOWN) for each in attempts}
     ids = [known.get(number, UNKNOWN) for number in range(1, failed + 1)]
@@ -115,7 +115,7 @@ def worker_ids(attempts: Sequence[Attempt], failed: int, last: str | None = None
 def load(
     result_id: str, *, backend: str, using: str, queues: Iterable[str]
 ) -> TaskResult[..., Any]:
-    """The result with this id. Searches ``queues`` first. Raises TaskResultDoesNotExist."""
+    """Return the result with this id. Searches ``queues`` first. Raises TaskResultDoesNotExist."""
     try:
         message_id = int(result_id)
     except (TypeError, ValueError):
@@ -130,7 +130,7 @@ def load(
         if message is None or not is_task(message.body):
             break
         queue_name = message.queue.name
-        # The live row before the archive: the message may be archived between the two queries.
+        # Query the live row first: the message may be archived between the two queries.
         if letter := _dead_letter(message):
             queue_name, values = letter["source"], _dead(letter, attempts)
         elif live := LiveMessage.objects.one(message.queue_id, message_id, using=using).first():
@@ -148,7 +148,7 @@ def load(
 def _find(message_id: int, names: Iterable[str], using: str) -> Message | None:
     """Find a message in the named queues and their dead-letter queues, then in all queues.
 
-    The last step is slow: it searches every queue's partition.
+    The search in all queues is slow: it looks into every queue's partition.
     """
     queues: set[int] = set()
     for name in names:
@@ -160,7 +160,7 @@ def _find(message_id: int, names: Iterable[str], using: str) -> Message | None:
 
 
 def _dead_letter(message: Message) -> dict[str, Any] | None:
-    """The ``x-dead-letter`` header; None for a message that was redriven to its own queue."""
+    """Return the ``x-dead-letter`` header; None unless the message is in a dead-letter queue."""
     headers: Any = message.headers
     letter = headers.get("x-dead-letter") if isinstance(headers, dict) else None
     if not isinstance(letter, dict) or letter.get("source") in (None, message.queue.name):
@@ -202,7 +202,7 @@ def _done(done: ArchivedMessage, attempts: Sequence[Attempt]) -> dict[str, Any]:
         return {**times, **_failed(attempts, done.attempts, error, cancelled=True)}
     if done.state != State.COMPLETED:
         return {**times, **_failed(attempts, done.attempts, done.error)}
-    # A message that was cancelled by hand has no result and no worker.
+    # A message that was archived without a run has no stored result and worker.
     kept = done.result if isinstance(done.result, dict) else {}
     worker = kept.get("worker_id", UNKNOWN)
     return {
@@ -217,10 +217,11 @@ def _done(done: ArchivedMessage, attempts: Sequence[Attempt]) -> dict[str, Any]:
 def _failed(
     attempts: Sequence[Attempt], failed: int, error: str | None, *, cancelled: bool = False
 ) -> dict[str, Any]:
-    """The values for a task of which ``failed`` runs failed, and ``error`` was the end."""
+    """Return the result values of a task that failed with ``error`` after ``failed`` runs."""
     errors = task_errors(attempts)
     if cancelled or not attempts or attempts[-1].attempt < failed:
-        # No run failed: the deliveries ran out, the task could not start, or it was cancelled.
+        # No stored attempt has the last error: the deliveries ran out, the task could not start, or
+        # it was cancelled.
         kind = MessageCancelled if cancelled else PgQueueError
         path = f"{kind.__module__}.{kind.__qualname__}"
         errors.append(TaskError(exception_class_path=path, traceback=error or ""))
@@ -232,7 +233,7 @@ def _failed(
 
 
 def _moment(moment: dt.datetime | None) -> dt.datetime | None:
-    """The datetime, aware or naive as USE_TZ demands."""
+    """Make the datetime aware or naive, as USE_TZ demands."""
     if moment is None or timezone.is_aware(moment) == settings.USE_TZ:
         return moment
     return timezone.make_aware(moment) if settings.USE_TZ else timezone.make_naive(moment)

@@ -1,4 +1,4 @@
-"""Formatters for values on the admin's pages, in Python and as filters of templates."""
+"""Formatters for values on the admin's pages, most of them also template filters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 EMPTY = "-"
 
-#: Maximum number of characters of a body on a page. Longer text makes browsers slow.
+#: Maximum number of characters that a page shows of a body. Longer text slows browsers.
 LONGEST = 100_000
 
 #: Control characters, and invisible ones that reorder or hide the text around them.
@@ -39,7 +39,7 @@ register.filter(length_text)
 
 @register.filter
 def number(value: float, exact: bool = True) -> str:
-    """A count as the user's language writes it, with the mark ≈ if it is an estimate.
+    """Format a count for the user's language; an estimate gets the mark ≈.
 
     >>> number(1234567), number(20000, exact=False)
     ('1,234,567', '≈ 20,000')
@@ -50,7 +50,7 @@ def number(value: float, exact: bool = True) -> str:
 
 @register.filter
 def decimal(value: float) -> str:
-    """A number in three digits at least, as the user's language writes it.
+    """Format a number for the user's language: three digits, or an integer from 1,000 on.
 
     >>> decimal(0.25), decimal(1.0), decimal(12.345), decimal(1434.6)
     ('0.25', '1', '12.3', '1,435')
@@ -80,7 +80,7 @@ def percent(share: float) -> str:
 
 @register.filter
 def counted(value: int, exact: bool = True) -> str:
-    """A number of messages with its noun.
+    """Format a number of messages, with "message" or "messages" behind it.
 
     >>> counted(1), counted(1200)
     ('1 message', '1,200 messages')
@@ -91,7 +91,7 @@ def counted(value: int, exact: bool = True) -> str:
 
 @register.filter
 def lapse(seconds: float) -> str:
-    """A duration in a few characters; :func:`age` is one in whole seconds.
+    """Format a duration in one unit, like ``1.5 min``. :func:`age` writes whole units instead.
 
     >>> lapse(0), lapse(0.0123), lapse(5), lapse(90), lapse(7200)
     ('0 s', '12.3 ms', '5 s', '1.5 min', '2 h')
@@ -104,7 +104,7 @@ def lapse(seconds: float) -> str:
 
 @register.filter
 def moment(at: dt.datetime | None) -> str:
-    """A datetime to the second, in the site's time zone. Naive datetimes are not converted.
+    """Format a datetime to the second, in the site's time zone. Naive datetimes stay as they are.
 
     >>> moment(None)
     '-'
@@ -114,7 +114,7 @@ def moment(at: dt.datetime | None) -> str:
 
 @register.filter
 def when(at: dt.datetime | None) -> str:
-    """A moment for a table, as HTML: the time of day, with the date if it is not today's."""
+    """Format a datetime as HTML: the time of day if it is today, otherwise date and time."""
     if at is None:
         return ""
     is_today = _local(at).date() == _local(_now(at)).date()
@@ -123,19 +123,19 @@ def when(at: dt.datetime | None) -> str:
 
 
 def seconds_since(at: dt.datetime) -> float:
-    """How long ago a moment was; negative if it is to come."""
+    """Return the seconds since a datetime; negative if it is in the future."""
     return (_now(at) - at).total_seconds()
 
 
 @register.filter
 def ago(at: dt.datetime) -> str:
-    """How long ago a moment was, in words without "ago"."""
+    """Format the time since a datetime, without the word "ago"."""
     return age(seconds_since(at))
 
 
 @register.filter
 def ahead(at: dt.datetime) -> str:
-    """In how long a moment comes."""
+    """Format the time until a datetime."""
     return age(-seconds_since(at))
 
 
@@ -149,7 +149,7 @@ def _now(like: dt.datetime) -> dt.datetime:
 
 @register.filter
 def visible(text: str) -> str:
-    r"""Escape control and direction characters, so that no text can pass for another.
+    r"""Escape control characters, and invisible ones that make a text look like another.
 
     >>> visible("invoice\u202efdp.exe")
     'invoice\\u202efdp.exe'
@@ -159,7 +159,7 @@ def visible(text: str) -> str:
 
 @register.filter("short")
 def cut(text: object, length: int) -> str:
-    """The first ``length`` characters of a text, escaped as by :func:`visible`.
+    """Cut a text after ``length`` characters, and escape it with :func:`visible`.
 
     >>> cut("abcdef", 3)
     'abc…'
@@ -169,7 +169,7 @@ def cut(text: object, length: int) -> str:
 
 
 def linked(url: str, text: object, **query: Any) -> str:
-    """A link, or the text alone if there is no URL."""
+    """Return an HTML link, or only the text if ``url`` is empty."""
     if not url:
         return str(text)
     return format_html('<a href="{}">{}</a>', f"{url}?{urlencode(query)}" if query else url, text)
@@ -177,7 +177,7 @@ def linked(url: str, text: object, **query: Any) -> str:
 
 @register.filter
 def preformatted(text: str | None, length: int | None = None) -> str:
-    """Text as a ``<pre>`` block, cut after LONGEST characters.
+    """Return a text as a ``<pre>`` block, cut after ``LONGEST`` characters.
 
     ``length`` is the length of the whole text, if ``text`` is only its beginning.
     """

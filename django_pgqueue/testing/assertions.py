@@ -34,13 +34,13 @@ def assert_enqueued(
     count: int | None = None,
     using: str | None = None,
 ) -> list[Message]:
-    """Return the messages of a queue that match. Raises AssertionError if there are not ``count``
-    of them; without a count, if there is none.
+    """Return the matching messages of a queue.
 
-    Counts ready, delayed and leased messages, not archived ones. ``body`` must be equal.
-    ``contains`` and ``headers`` must be contained, as by PostgreSQL's ``@>``: ``{"order": 7}``
-    matches ``{"order": 7, "total": 3}``. In place of the queue's name you can pass a task, with the
-    ``args`` and ``kwargs`` of its run.
+    Raises AssertionError unless there are ``count`` of them, or without ``count`` at least one.
+    Archived messages do not count. ``body`` must be equal to the message's. ``contains`` must be
+    contained in its body, and ``headers`` in its headers, as by PostgreSQL's ``@>``:
+    ``{"order": 7}`` matches ``{"order": 7, "total": 3}``. In place of the queue's name you can pass
+    a task, with the ``args`` and ``kwargs`` of its run.
 
     >>> [message] = assert_enqueued("orders", contains={"order": 7}, count=1)
     >>> assert_enqueued(email_user, args=[7])
@@ -85,10 +85,10 @@ def assert_not_enqueued(queue: Any, **which: Any) -> None:
 def captured_messages(
     queue: str | None = None, *, handle: bool = False, using: str | None = None
 ) -> Iterator[list[Message]]:
-    """Collect the messages that a block sends to one queue, or to all, in a list.
+    """Collect in a list the messages that a block sends to one queue, or to all queues.
 
     The list is filled at the end of the block. With ``handle=True`` the messages are then handled,
-    and so are those that handlers send, until none is left: compare Django's
+    and so are those that handlers send, until none is left, as in Django's
     ``captureOnCommitCallbacks(execute=True)``.
 
     >>> with captured_messages("orders") as sent:
@@ -119,7 +119,7 @@ def _handle_all(queue: str | None, alias: str) -> None:
 
 
 def _place(queue: Any, using: str | None) -> tuple[str, str, str | None]:
-    """The alias, the queue's name and the task's path, for a queue's name or a task."""
+    """Return the database alias, the queue's name, and the task's path or None."""
     if isinstance(queue, str):
         return Queue.objects.database(using), queue, None
     backend = getattr(queue.get_backend(), "database", None)

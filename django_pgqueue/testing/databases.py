@@ -17,10 +17,10 @@ from django_pgqueue.operations import operations_in
 
 
 def make_tables(using: str | None = None) -> None:
-    """Make the queues and their partitioned tables in a test database without migrations.
+    """Make partitioned tables, and the queues, in a test database without migrations.
 
     With ``pytest --no-migrations`` or ``TEST["MIGRATE"] = False`` Django makes plain tables from
-    the models. This function replaces them by partitioned ones, and calls :func:`make_queues`.
+    the models. This function replaces them with partitioned ones, and calls :func:`make_queues`.
     Tables made by migrations stay as they are. The pytest plugin calls it; with Django's own test
     runner, call it in ``setup_databases``.
     """
@@ -39,8 +39,8 @@ def make_tables(using: str | None = None) -> None:
 def make_queues(using: str | None = None) -> None:
     """Make the queues and bindings that the project's migrations make with ``CreateQueue`` etc.
 
-    For test databases without migrations (:func:`make_tables` calls it), and for a
-    TransactionTestCase, which deletes all rows after each test, those of queues too::
+    Call it in a test database without migrations (:func:`make_tables` does that), and in a
+    TransactionTestCase, which deletes all rows after each test, including the queues::
 
         class Shipping(TransactionTestCase):
             def setUp(self):
@@ -73,7 +73,7 @@ def replace_plain_tables() -> None:
 
 
 def _kind_of_table(alias: str) -> str | None:
-    """The kind of the message table: ``p`` partitioned, as by migrations; ``r`` plain; or None."""
+    """Return ``p`` if the message table is partitioned, ``r`` if it is plain, None if missing."""
     with connections[alias].cursor() as cursor:
         cursor.execute(
             "SELECT relkind::text FROM pg_class WHERE oid = to_regclass(%s)",
@@ -84,7 +84,7 @@ def _kind_of_table(alias: str) -> str | None:
 
 
 def _migration_modules() -> dict[str, str]:
-    """MIGRATION_MODULES without the entries that switch migrations off."""
+    """Return MIGRATION_MODULES without the entries that switch migrations off."""
     modules: Any = django_settings.MIGRATION_MODULES
     if not isinstance(modules, dict):
         # With --no-migrations pytest-django sets an object that switches all migrations off.

@@ -1,7 +1,7 @@
 """Test helpers that handle messages without a consumer process.
 
-Many tests do not need them: ``Message.objects.create_queue("orders")`` makes a queue until the
-test's rollback, and a handler is a plain function that takes a message.
+Many tests do not need them: ``Message.objects.create_queue("orders")`` makes a queue, which the
+test's rollback removes, and a handler is a plain function that takes a message.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def drain(
     limit: int = 1000,
     using: str | None = None,
 ) -> list[Message]:
-    """Handle the readable messages of a queue until none is left, new ones included.
+    """Handle the readable messages of a queue, including new ones, until none is left.
 
     Runs ``function``, or the queue's ``@consumer``, in the thread and transaction of the test. So
     it works in a TestCase and in a TransactionTestCase. Middleware, batches, conversion of bodies
-    and the context work as in a consumer; ``timeout`` is not applied. Returns the handled messages,
-    each once for each run of the handler. Delayed messages stay in the queue.
+    and the context work as in a consumer; ``timeout`` is not applied. Returns the handled messages;
+    a message that ran twice is listed twice. Delayed messages stay in the queue.
 
     By default an exception of the handler reaches the test. Its message stays leased, as after a
     crash, and planned retries stay in the queue. With ``policies=True`` the ack policy and the
@@ -132,7 +132,7 @@ class _Run(Execution):
         self._raised: BaseException | None = None
 
     def lease(self) -> list[Message]:
-        """The next message, or batch of messages."""
+        """Lease the next message, or the next batch of messages."""
         return self._subscription.lease(self._handler.run_size)
 
     def handle(self, messages: list[Message]) -> None:
@@ -161,31 +161,32 @@ class _Run(Execution):
 
 
 class _Clock:
-    """Skips the time to the next planned retry."""
+    """A simulated clock, which skips the time until the next planned retry."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._ahead = dt.timedelta(0)
-        #: How far the clock was ahead when each message ran for the first and for the last time.
+        #: How far the clock was ahead at each message's first run, and at its last run.
         self._first: dict[int, dt.timedelta] = {}
         self._last: dict[int, dt.timedelta] = {}
         self._tried: set[int] = set()
 
     def stamp(self, messages: list[Message]) -> None:
-        """Add the skipped time to messages that were just leased."""
+        """Set back the first delivery of messages just leased, by the time skipped since then."""
         self._tried.clear()
         for message in messages:
             first = self._first.setdefault(message.id, self._ahead)
             self._last[message.id] = self._ahead
             if message._first_read_at is not None:
-                # Limits of total time, such as max_total_delay, count from the first read.
+                # Limits such as max_total_delay count the time since the first delivery.
                 skipped = (self._ahead - first) // dt.timedelta(microseconds=1)
                 message._first_read_at -= skipped
 
     def advance(self) -> bool:
         """Make the earliest planned retry readable. Returns False if there is none.
 
-        A retry that waits behind another message of its FIFO group is tried only once.
+        Until a message is leased, each retry is made readable only once: it may have to wait behind
+        another message of its FIFO group.
         """
         planned = [
             (vt + self._last.get(pk, dt.timedelta(0)), pk)

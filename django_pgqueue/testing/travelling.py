@@ -10,14 +10,16 @@ from django.db import connections, models, transaction
 from django_pgqueue import arguments
 from django_pgqueue.models import Queue, Schedule
 
-_MOMENTS = (("deferred", "vt"), ("lease", "vt"), ("waiting", "vt"), ("dedup", "until"))
+_MOMENTS = (("deferred", "vt"), ("lease", "vt"), ("waiting", "vt"), ("claim", "until"))
 
 
 def travel(span: float | dt.timedelta, *, using: str | None = None) -> int:
-    """Advance time for the queues, by seconds or a timedelta. Returns the number of ticks sent.
+    """Advance time for the queues by ``span``, seconds or a timedelta.
 
-    Delays, planned retries, leases and dedup windows get shorter by the span, and schedules send
-    their due ticks. The clock itself does not change.
+    Returns the number of messages that schedules sent.
+
+    Delays, planned retries, leases and unique windows end earlier by the span, and schedules send
+    the messages that are then due. The clock itself does not change.
 
     >>> queue("orders").send({"order": 7}, delay=3600)
     1

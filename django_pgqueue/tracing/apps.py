@@ -1,4 +1,4 @@
-"""The app: connects the signal receivers."""
+"""The app configuration, which connects the signal receivers."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _SYSTEM = "django_pgqueue"
 _SPAN = "_pgqueue_span"
 _propagator = TraceContextTextMapPropagator()
 
-#: The message of the current span (the first of a batch), and the token to restore the context.
+#: The message, or first message of the batch, of the current span, and the token to detach it.
 _current: ContextVar[tuple[Any, Any] | None] = ContextVar("pgqueue_span", default=None)
 
 
@@ -38,14 +38,14 @@ def connect() -> None:
 
 
 def _tracer() -> trace.Tracer:
-    # Not cached: the project may set its provider after the apps are loaded.
+    # Get it each time: the project may set its provider after the apps are loaded.
     return trace.get_tracer("django_pgqueue", __version__)
 
 
 def _sending(sender: str, headers: dict[str, Any], count: int, **kwargs: Any) -> None:
     """Create a span for the send, and add its trace context to the headers."""
     if "traceparent" in headers or not trace.get_current_span().get_span_context().is_valid:
-        return  # the caller set a trace, or there is no current trace
+        return  # the caller has set a trace header, or there is no current trace
     attributes: dict[str, Any] = _attributes(sender, "create")
     if count > 1:
         attributes["messaging.batch.message_count"] = count
@@ -89,7 +89,7 @@ def _finished(sender: str, message: Any, error: BaseException | None, **kwargs: 
         span.set_status(Status(StatusCode.ERROR, str(error)[:200]))
     span.end()
     current = _current.get()
-    # An abandoned run ends in another thread, which cannot detach this thread's context.
+    # An abandoned run ends in another thread, which cannot detach the run's context.
     if current is not None and current[0] is message:
         context.detach(current[1])
         _current.set(None)

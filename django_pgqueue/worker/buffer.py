@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from django_pgqueue.models import Message
 from django_pgqueue.worker.groups import Groups
 
-#: The buffer holds what handlers will start within this many seconds, and no more.
+#: The buffer holds only the messages that handlers will start within this many seconds.
 HORIZON = 2.0
 #: The longest sleep of a worker that waits for a message, in seconds.
 _SLEEP = 1.0
 
 
 class FetchPlan:
-    """When a subscription is fetched for next. ``awake`` wakes the fetch loop."""
+    """The plan of a subscription's next fetch. ``awake`` wakes the fetch loop."""
 
     def __init__(self, awake: threading.Event) -> None:
         self.awake = awake
@@ -40,7 +40,7 @@ class FetchPlan:
 
     def fetch_now(self) -> None:
         """Fetch at once: there may be new messages."""
-        # In this order: the fetch loop, which may set ``at`` at this moment, reads the flag last.
+        # Set the flag before ``at``: the fetch loop, which may set ``at`` too, reads the flag last.
         self.notified = True
         self.at = self.wait = 0.0
         self.awake.set()
@@ -49,20 +49,20 @@ class FetchPlan:
 class Buffer:
     """The leased messages of a subscription that no handler has started on.
 
-    All threads share it. They change the deque by single steps, which are atomic in Python: a lock
-    for each message would take longer than many a handler.
+    All threads share it. They change the deque without a lock, by steps that are atomic in Python:
+    taking a lock for each message would take longer than many handlers.
     """
 
     def __init__(self, capacity: int, target: int, workers: int, plan: FetchPlan) -> None:
         self.capacity = capacity
-        #: How many messages it may hold now. :meth:`adapt` sets it.
+        #: How many messages the buffer may hold now. :meth:`adapt` sets it.
         self.target = target
         self.plan = plan
         #: The FIFO groups with a message that is buffered or running.
         self.groups = Groups()
         #: Whether the workers should end.
         self.stopping = False
-        #: The events that wake workers which read by themselves.
+        #: The events that wake the workers that read the queue themselves.
         self.readers: list[threading.Event] = []
         self.messages: deque[Message] = deque()
         self._workers = workers
@@ -83,12 +83,12 @@ class Buffer:
     def free_for_followers(self, most: int) -> int:
         """How many more followers of FIFO groups may be leased, up to ``most``.
 
-        Counted apart from :meth:`free`, so that a long group does not keep other groups out.
+        Followers have a limit of their own, so that a long group does not keep other groups out.
         """
         return max(0, min(most, self.target - len(self.groups)))
 
     def put(self, messages: Sequence[Message], followers: Sequence[Message] = ()) -> int:
-        """Pass messages to the workers, and each follower once the one before it is settled.
+        """Pass messages to the workers, and each follower once the message before it is settled.
 
         Returns how many older followers of the same groups were lost.
         """
@@ -100,14 +100,14 @@ class Buffer:
         return lost
 
     def promote(self, settled: Sequence[Message]) -> None:
-        """After heads of FIFO groups were settled, pass the next messages to the workers."""
+        """Pass the messages behind the settled heads of FIFO groups to the workers."""
         following = [self.groups.promote(message) for message in settled]
         if found := [message for message in following if message is not None]:
             self.messages.extend(found)
             if self._idle:
                 self._wake()
         if len(found) < len(following) and 2 * len(self.messages) < self.target:
-            # In the queue these groups may have a new head.
+            # The queue may have new heads of these groups.
             self.plan.fetch_now()
 
     def take(self, most: int = 1, *, wait: bool = False) -> list[Message]:
@@ -154,12 +154,12 @@ class Buffer:
         return stale
 
     def notice(self) -> None:
-        """Wake the workers that read by themselves: the queue may have new messages."""
+        """Wake the workers that read the queue themselves: it may have new messages."""
         for reader in self.readers:
             reader.set()
 
     def adapt(self, seconds: float) -> None:
-        """Set the target by the handler's pace. It took ``seconds`` for its last message."""
+        """Set the target from the handler's pace, after a message that took ``seconds``."""
         self._pace = seconds if self._pace is None else self._pace * 0.9 + seconds * 0.1
         startable = self._workers + int(self._workers * HORIZON / max(self._pace, 1e-6))
         self.target = min(self.capacity, startable)

@@ -22,10 +22,10 @@ from django.db import close_old_connections, connections
 
 from django_pgqueue.handlers import Handler
 
-# Arguments of psycopg or of a pool, which libpq does not know.
+# Connection arguments of psycopg and its pool, which libpq does not know.
 _NOT_FOR_LIBPQ = ("cursor_factory", "context", "prepare_threshold", "pool")
 _LONGEST_NAME = 63
-#: The loops of a process that use a connection: fetch, settle, leases, presence.
+#: The number of loops that use a connection: fetch, settle, leases, presence.
 _LOOPS = 4
 #: psycopg_pool's default of min_size, which is also its default of max_size.
 _POOL_SIZE = 4
@@ -88,7 +88,7 @@ def pool_size(alias: str) -> int | None:
 def small_pools(
     workers: Iterable[tuple[str, Handler, int]],
 ) -> Iterator[tuple[str, int, int, int]]:
-    """The pools with fewer connections than a process with these workers needs.
+    """Yield the pools that are too small for a process with these workers.
 
     ``workers``: database alias, handler, and number of workers. Yields the alias, the pool's size,
     the number of worker threads, and the number of connections that the process needs.
@@ -134,7 +134,7 @@ class Limit:
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
-        """Run a block without the limit, such as a handler; then start the limit again."""
+        """Suspend the limit for a block, such as a handler; then start it again."""
         self.deadline = float("inf")
         try:
             yield

@@ -22,7 +22,7 @@ _LOG_EVERY = 30.0
 
 
 class Console:
-    """Shows a line for each queue: drawn again and again on a terminal, logged elsewhere."""
+    """Shows a line for each queue: redraws it on a terminal, or logs it elsewhere."""
 
     def __init__(self, consumer: Consumer, out: Any, *, live: bool = True) -> None:
         self._consumer = consumer

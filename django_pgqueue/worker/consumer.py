@@ -77,13 +77,13 @@ class Consumer:
         ]
         self._workers: list[threading.Thread] = []
         self._reserving = threading.Lock()
-        #: The process stops because of ``max_memory``.
+        #: Whether the process stops because of ``max_memory``.
         self._grew_too_large = False
         self._health: HealthServer | None = None
 
     @property
     def loops(self) -> list[Loop]:
-        """The loops without which this process does no work."""
+        """The loops that must run for this process to work."""
         return [self.settler, self.presence, self._leases, self.fetcher]
 
     @property
@@ -97,7 +97,7 @@ class Consumer:
         self.stopping = True
 
     def abort(self, reason: str = "asked twice") -> None:
-        """Stop without waiting for handlers. Their messages are due again, uncounted."""
+        """Stop without waiting for handlers. Releases their messages, which are due at once."""
         self.stop(reason)
         self.aborting = True
 
@@ -106,7 +106,7 @@ class Consumer:
         patience = max(self.options.heartbeat * 3, self.options.database_timeout)
         silence = time.monotonic() - self.presence.last_success
         return {
-            # During a stop the loops end one by one, which is no reason to kill the process.
+            # During a stop the loops end one by one. That is no reason to kill the process.
             "loops": self.stopping or all(loop.is_alive() for loop in self.loops),
             "database": silence < patience,
             "stopping": self.stopping,
@@ -118,7 +118,7 @@ class Consumer:
         """Work until stopped. Calls ``every_second`` in this thread once a second."""
         with ExitStack() as at_end:
             if self.options.health_port is not None:
-                # First, so that nothing is leased if the port is taken.
+                # Open the port first, so that nothing is leased if it is taken.
                 self._health = HealthServer(
                     self.report, self.options.health_host, self.options.health_port
                 )
@@ -243,7 +243,7 @@ class Consumer:
         self._persist("release", self._release_running, deadline)
         self._leases.end()
         self.settler.end()
-        # Handlers may have ended at the last moment.
+        # Write the outcomes of handlers that ended in the meantime.
         self._persist("settle", self.settler.flush, deadline)
         self.presence.end()
         self._persist("leave", self.presence.leave, deadline)
@@ -260,7 +260,7 @@ class Consumer:
         """Repeat a step of the shutdown until it succeeds, the deadline passes or the process is
         aborted.
 
-        Even if it never succeeds nothing is lost: the leases run out, and other processes go on.
+        Even if it never succeeds nothing is lost: the leases run out, and others get the messages.
         """
         wait = 0.05
         while True:
@@ -285,7 +285,7 @@ class Consumer:
             try:
                 subscription.release(buffered)
             except Error:
-                # Keep them for the next try. No handler starts on them: the buffer is closed.
+                # Keep the messages for the next try: the buffer is closed, so no handler starts.
                 subscription.counts.add(fetched=len(buffered))
                 subscription.buffer.messages.extend(buffered)
                 raise
@@ -305,8 +305,8 @@ class Consumer:
     def _interrupt(self, subscription: Subscription, running: Running) -> None:
         """Release the messages of an abandoned run.
 
-        Their delivery is uncounted, because the stop is not their fault. It is counted if the
-        process grew too large: one of its messages may be the reason, and then must come to an end.
+        Their delivery is not counted, unless the process grew too large: one of its messages may be
+        the reason, and ``max_deliveries`` must then end it.
         """
         messages = running.unsettled
         receipts = [message.receipt for message in messages]
@@ -325,10 +325,10 @@ class Consumer:
 def _subscriptions(
     handlers: Sequence[Handler], options: Options, low: threading.Event
 ) -> list[Subscription]:
-    """A subscription for each handler.
+    """Return a subscription for each handler.
 
-    Raises InvalidArgument when two handlers have the same queue. They may name it in different
-    ways: with ``using=None``, and with the alias that this stands for.
+    Raises InvalidArgument when two handlers have the same queue, even if only one of them names the
+    database.
     """
     found: dict[tuple[str, int], Subscription] = {}
     for handler in handlers:

@@ -17,9 +17,9 @@ __all__ = ["Context"]
 
 @dataclass(eq=False)
 class Context:
-    """What a handler and its middleware can ask about a run.
+    """Information about a run, for its handler and middleware.
 
-    Passed to a handler that has a parameter named ``context``, and to every middleware.
+    A handler gets it if it has a parameter named ``context``; every middleware gets it.
 
     ::
 

@@ -29,7 +29,7 @@ class Counts:
         self.keeps_history = settings.HISTORY_SECONDS is not None
         #: Runs that have ended and are not counted yet, each with its seconds.
         self.ended: deque[tuple[Running, float]] = deque()
-        #: The messages by the bucket of their wait and run times: keys are ("waits", bucket).
+        #: Numbers of messages by time bucket: keys are ("waits", bucket) and ("runs", bucket).
         self._times: Counter[tuple[str, int]] = Counter()
         #: The seconds that handlers ran.
         self._busy = 0.0
@@ -53,7 +53,7 @@ class Counts:
 
     @property
     def settled(self) -> int:
-        """Messages that got an outcome here, were cancelled, or were lost to other readers."""
+        """The number of messages with an outcome here, cancelled, or lost to other readers."""
         return self.completed + self.retried + self.failed + self.cancelled + self.lost
 
     def tally(self) -> dict[Any, float]:

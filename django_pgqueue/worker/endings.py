@@ -1,4 +1,4 @@
-"""How messages end in this process: counts and announces it, whichever thread ends them."""
+"""The ways in which messages end in this process. Any thread may count and announce an end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Cancelled:
 
 @dataclass(frozen=True)
 class Release:
-    """No handler ran: the message is due again at once, the delivery uncounted."""
+    """No handler ran: the message is due again at once, and the delivery is not counted."""
 
 
 #: How a message ends in this process: with an outcome, or without one.
@@ -86,10 +86,10 @@ def announce(subscription: Subscription, outcomes: Sequence[tuple[Message, Endin
 def why_gone(
     subscription: Subscription, messages: Sequence[Message]
 ) -> dict[Receipt, Lost | Cancelled]:
-    """Why each message has no lease any more: it was cancelled, or lost to another reader.
+    """Return why each message's lease is gone: cancelled, or lost to another reader.
 
-    Leaves out messages that this same delivery settled: after a lost connection the process writes
-    an outcome again that was committed already.
+    Leaves out messages that this delivery itself settled: after a lost connection the process
+    writes outcomes again, some of which are committed already.
 
     Raises DatabaseError.
     """
@@ -110,7 +110,7 @@ def why_gone(
 def announce_gone(
     subscription: Subscription, gone: Sequence[tuple[Message, Lost | Cancelled]]
 ) -> None:
-    """Signal that leases are gone. Once for each message, though several threads find out."""
+    """Signal that leases are gone, once for each message even if several threads notice."""
     gone = [(message, ending) for message, ending in gone if not message.lease_gone]
     for message, _ in gone:
         message.lease_gone = True

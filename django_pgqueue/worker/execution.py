@@ -33,9 +33,9 @@ from django_pgqueue.worker.running import Result, Running, Stage, canceller, gua
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
 
-#: What a handler, or a batch handler in its list, may return to set an outcome.
+#: Types that a handler returns to set an outcome, or a batch handler in a list.
 _EXPLICIT = (Ack, Nack, BaseException)
-#: How often a transactional handler runs before a conflict with another transaction is its error.
+#: Maximum runs of a transactional handler while its transaction conflicts with others.
 _TRIES = 5
 
 
@@ -127,7 +127,7 @@ class Execution:
     def _run_in_transaction(
         self, running: Running, limit: Limit, then: Callable[[Any], None] = lambda returned: None
     ) -> tuple[Any, BaseException | None]:
-        """Run a handler in a transaction or savepoint, and then ``then`` with its return value.
+        """Run a handler in a transaction or savepoint, then call ``then`` with its return value.
 
         Returns the handler's return value, or the error for which the transaction was rolled back.
         The timeout covers the handler alone: after an interrupt in the commit, or in the release of
@@ -139,7 +139,7 @@ class Execution:
                 blocks, savepoints = len(connection.atomic_blocks), len(connection.savepoint_ids)
                 with limit.suspended():
                     returned, error = guarded(running, self._call)
-                # An interrupt may have hit the end of an atomic block in the handler.
+                # An interrupt may have left an atomic block of the handler on these lists.
                 del connection.atomic_blocks[blocks:], connection.savepoint_ids[savepoints:]
                 if error is not None:
                     raise error
@@ -169,9 +169,9 @@ class Execution:
         return running
 
     def _sort_out(self, messages: list[Message]) -> list[Message]:
-        """The messages to run on: without those whose lease has ended or whose body does not fit.
+        """Return the messages to run on. Drops those with an ended lease or an invalid body.
 
-        Leases end when the process is stopped for longer than the visibility timeout.
+        Leases end when the process is suspended for longer than the visibility timeout.
         """
         now = time.monotonic()
         expired = [message for message in messages if message.lease_until <= now]
@@ -207,7 +207,7 @@ class Execution:
         return [message for message in messages if message.id in acked]
 
     def _start(self, messages: list[Message], thread: int | None) -> Running:
-        """Count and announce the start of a run, and let its handler settle and extend messages."""
+        """Create a run, count and announce it, and enable ack() and the like for its messages."""
         self._handler.set_tasks(messages)
         running = Running(messages, thread)
         given = messages if self._handler.batch else messages[0]
@@ -230,7 +230,7 @@ class Execution:
         if not running.conclude(result):
             return
         seconds = self._subscription.end(running)
-        # Skipped without receivers: sending a signal can take longer than the handler.
+        # Without receivers nothing is sent: sending a signal can take longer than the handler.
         for message in running.messages if signals.message_finished.receivers else ():
             signals.message_finished.send_robust(
                 self._subscription.name, message=message, seconds=seconds, error=result.error
@@ -242,8 +242,8 @@ class Execution:
             )
             self._put((message, Release()) for message in running.messages)
         elif result.lost:
-            # The transaction was rolled back for the messages that were lost; the others are
-            # retried, and their attempt counts.
+            # The lost messages rolled the transaction back. The others are retried, and their
+            # attempt counts.
             gone = set(result.lost)
             again = Nack(0.0, "another message of the batch was cancelled, or its lease was lost")
             self._put((m, Lost() if m.receipt in gone else again) for m in running.messages)
@@ -261,9 +261,9 @@ class Execution:
     def _outcomes_of(
         self, running: Running, error: BaseException | None, returned: Any
     ) -> list[tuple[Message, Outcome]]:
-        """The outcome of each message that the handler has not settled itself.
+        """Return (message, outcome) for each message that the handler has not settled itself.
 
-        Raises TypeError when a batch handler returned neither None nor an answer for each message.
+        Raises TypeError when a batch handler returned neither None nor one value for each message.
         """
         handler = self._handler
         answers = _answers(returned, len(running.messages)) if handler.batch else [returned]
@@ -294,8 +294,8 @@ class Execution:
         """The outcome of one message; None if it was settled before the handler ran."""
         if isinstance(explicit, BaseException) and not isinstance(explicit, (Reject, Discard)):
             explicit, error = None, explicit
-        # From the first delivery to the start of this lease, which is its end less its length. With
-        # datetimes this would take a tenth of a process's time.
+        # Seconds from the first delivery to the start of this lease (its end less its length).
+        # Computing them from datetimes would take a tenth of a process's time.
         before = message.leased_for - self._subscription.vt
         try:
             return decide(
@@ -364,7 +364,7 @@ def _is_conflict(error: BaseException | None) -> bool:
 
 
 def _answers(returned: Any, count: int) -> Sequence[Any]:
-    """A batch handler's answer for each message."""
+    """A batch handler's return value for each message."""
     if returned is None:
         return [None] * count
     answers = list(returned)

@@ -47,7 +47,7 @@ class Fetcher(Loop):
         self._silent = {s.queue.alias for s in subscriptions}
 
     def notified(self, name: str | None) -> None:
-        """Fetch for a queue that got messages. None: any queue may have got some."""
+        """Fetch from the queue with this name, which has new messages. None: from every queue."""
         for subscription in self._all:
             if name is None or subscription.name == name:
                 if subscription.handler.locked:
@@ -94,7 +94,7 @@ class Fetcher(Loop):
             wanted = min(wanted, allowed)
         if is_held or wanted == 0:
             plan.at = time.monotonic() + handler.max_fetch_interval
-            # Messages that are notified until then are fetched as soon as the buffer has capacity.
+            # With ``more``, the workers wake this loop earlier, when the buffer has capacity.
             plan.more = not is_held
             if plan.more and allowed != 0 and buffer.free(size):
                 # A worker took messages before ``more`` was set, so it did not wake this loop.
@@ -104,8 +104,8 @@ class Fetcher(Loop):
         started = time.monotonic()
         plan.fetching = True
         try:
-            # Without batches for transactional acks: until its commit, each would lock the lease
-            # of the whole batch.
+            # Transactional acks get no batch lease: each ack would lock the whole batch's lease
+            # until its commit.
             transactional = handler.ack_policy is AckPolicy.TRANSACTIONAL
             messages = subscription.lease(wanted, batched=not transactional)
             got = len(messages)
@@ -131,7 +131,7 @@ class Fetcher(Loop):
 
     @staticmethod
     def _follow(subscription: Subscription, heads: list[Message], most: int) -> list[Message]:
-        """Lease followers of the heads of FIFO groups. Releases those of a group with a suspect."""
+        """Lease followers of FIFO heads. Releases all of a group if one of them is a suspect."""
         most = min(most, subscription.buffer.free_for_followers(subscription.fetch_batch_size))
         if most < 1:
             return []
@@ -144,7 +144,7 @@ class Fetcher(Loop):
         return [each for each in followers if each.group_key not in suspected]
 
     def _plan(self, subscription: Subscription, wanted: int, got: int) -> None:
-        """Plan the next fetch, after one that asked for ``wanted`` messages and ``got`` fewer."""
+        """Plan the next fetch, after one that asked for ``wanted`` messages and got ``got``."""
         plan, handler, now = subscription.buffer.plan, subscription.handler, time.monotonic()
         plan.more = got == wanted or plan.suspicious
         if plan.more:

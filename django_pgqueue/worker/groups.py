@@ -14,7 +14,7 @@ from django_pgqueue.models import Message
 
 
 class Groups:
-    """The messages of each group: the head, which may run, then its followers. Threads share it."""
+    """The leased messages of each group: a head, which may run, and its followers. Thread-safe."""
 
     def __init__(self) -> None:
         self._groups: dict[str, deque[Message]] = {}

@@ -24,7 +24,7 @@ _TICK = 0.2
 
 
 class LeaseKeeper(Loop):
-    """Checks every lease several times before it can end."""
+    """The lease loop. Checks each lease several times before it can expire."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class LeaseKeeper(Loop):
         return min(_TICK, shortest / 6)
 
     def _check(self, subscription: Subscription) -> None:
-        """Extend the leases that are half over; release such messages that only wait."""
+        """When half a lease is over, extend it for a running message, or release a waiting one."""
         half = time.monotonic() + subscription.vt / 2
         # With ACK_FIRST a message is archived before its handler starts: it has no lease.
         if subscription.handler.ack_policy is not AckPolicy.ACK_FIRST:
@@ -75,9 +75,9 @@ class LeaseKeeper(Loop):
         found = why_gone(subscription, gone)
         why = {message.receipt: found.get(message.receipt, Lost()) for message in gone}
         for message in gone:
-            message.lease_until = float("inf")  # do not ask again
+            message.lease_until = float("inf")  # do not extend again
             message.cancelled = isinstance(why[message.receipt], Cancelled)
-        # A handler that has ended since then may have settled its message.
+        # A handler that ended during these queries may have settled its message.
         runs = list(subscription.running.values())
         running = {message.id for run in runs for message in run.unsettled}
         announce_gone(subscription, [(m, why[m.receipt]) for m in gone if m.id in running])
@@ -96,7 +96,7 @@ class LeaseKeeper(Loop):
                 continue
             if running.cancel is not None:
                 if not running.overdue or overdue > _GRACE:
-                    # Again after the grace: the handler may have caught the cancellation.
+                    # Cancel again after the grace: the handler may have caught the first one.
                     running.clock = Clock.OVERDUE
                     running.cancel()
             elif not running.overdue:

@@ -101,7 +101,7 @@ def _is_shared(alias: str, connection: psycopg.Connection[Any]) -> bool:
         for _look in range(_LOOKS):
             mine = _backend(connection)
             with other.transaction():
-                # A pooler gives out the backend that was used last.
+                # A pooler assigns the backend that was released last.
                 if _backend(other) == mine or _backend(connection) != mine:
                     return True
     return False

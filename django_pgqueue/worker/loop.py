@@ -91,15 +91,15 @@ class Loop(threading.Thread):
 def after_failures(number: int) -> float:
     """Seconds before the next try after ``number`` failures in a row.
 
-    Random, so that several processes do not try at the same moments.
+    A random factor keeps several processes from trying at the same moments.
     """
     return float(min(0.05 * 2 ** min(number, 10), _LONGEST_WAIT) * random.uniform(0.5, 1))
 
 
 def for_each(items: Iterable[T], act: Callable[[T], object]) -> None:
-    """Call ``act`` for each item, the rest too after an error. Raises the first error at the end.
+    """Call ``act`` for each item, even after an error. Raises the first error at the end.
 
-    So a failure in one queue or database does not keep the others from their work.
+    So a failure in one queue or database does not stop the work on the others.
     """
     errors = []
     for item in items:

@@ -27,8 +27,8 @@ _HISTORY = 60.0
 def pause(queue: Queue, least: float) -> float:
     """The seconds between two rounds of one queue, at least ``least``.
 
-    A small part of its retention and of its partition interval: a queue that keeps messages for a
-    month need not be searched every minute.
+    The pause is a small part of the queue's retention or partition interval: a queue that keeps
+    messages for a month need not be searched every minute.
 
     >>> import datetime as dt
     >>> pause(Queue(retention=dt.timedelta(hours=1), partition_interval=dt.timedelta(days=1)), 60)
@@ -43,9 +43,9 @@ def pause(queue: Queue, least: float) -> float:
 
 
 class _Stopped(BaseException):
-    """The process is stopping, or another one holds the lease.
+    """Ends a round: the process is stopping, or another process holds the lease.
 
-    Not an Exception, so that it does not count as a failure of the queue.
+    It is no Exception, so that it does not count as a failure of the queue.
     """
 
 
@@ -63,17 +63,17 @@ class Maintenance(Loop):
         self._term = min(_TERM, max(1.0, self._every * 3))
         self._token = uuid4()
         self._first = True
-        #: When the lease was last extended, by database; only while it is held.
+        #: By database: when its lease was last extended. Only leases that this process holds.
         self._held_at: dict[str, float] = {}
         #: When each queue was last maintained.
         self._rounds: dict[tuple[str, int], float] = {}
-        #: When the history is due, by database.
+        #: By database: when its history is due.
         self._history_due: dict[str, float] = {}
-        #: Until when this process leaves the lease to others after a failed round, by database.
+        #: By database: when this process may try to take the lease again after a failed round.
         self._aside: dict[str, float] = {}
 
     def start(self) -> None:
-        """Start, unless consumers are not to maintain queues."""
+        """Start, unless the setting MAINTENANCE_SECONDS is 0 or None."""
         if self._every > 0:
             super().start()
 
@@ -95,7 +95,7 @@ class Maintenance(Loop):
         return min(waits)
 
     def leave(self) -> None:
-        """Release the leases, for another process."""
+        """Release the leases, so that another process can take them."""
         for alias in list(self._held_at):
             lease.leave(self._token, using=alias)
         self._held_at.clear()
@@ -134,8 +134,8 @@ class Maintenance(Loop):
         self._rounds[alias, queue.pk] = time.monotonic()
         if maintained is None or not maintained.error:
             return
-        # This process may lack rights or the newest code, so let another one try. Each asks for the
-        # lease once in `_every`; in twice that time even the slowest gets it.
+        # This process may lack rights or the newest code, so let another one try. Each process
+        # tries once per `_every`, so every other one gets a chance in twice that time.
         self._aside[alias] = time.monotonic() + 2 * self._every
         connections[alias].close()
         self._held_at.pop(alias, None)

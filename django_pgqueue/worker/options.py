@@ -1,4 +1,4 @@
-"""The options of a consumer process: those of ``runconsumer``."""
+"""The options of a consumer process, as ``runconsumer`` takes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Options:
     """The options of one process. Times are in seconds, memory in bytes.
 
-    None means: no limit, or as the handler says.
+    None means no limit, or the handler's own value.
     """
 
     workers: int | None = None

@@ -13,7 +13,7 @@ from django_pgqueue.models import Process
 from django_pgqueue.worker.loop import Loop, for_each
 from django_pgqueue.worker.subscription import Subscription
 
-#: The most messages of each queue that are named in ``working_on``.
+#: Maximum messages per queue that ``working_on`` names.
 _NAMED = 20
 
 
@@ -31,7 +31,7 @@ class Presence(Loop):
         self._dead_after = dt.timedelta(seconds=dead_after)
         self._processes: dict[str, Process] = {}
         self._recorders: dict[str, Recorder] = {}
-        #: The process is stopping, which its row says too.
+        #: Whether the process is stopping. The heartbeat records it in the row.
         self.leaving = False
 
     def register(self) -> None:

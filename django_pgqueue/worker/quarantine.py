@@ -26,11 +26,11 @@ _PAUSE = 0.001
 
 
 def is_suspect(message: Message, max_deliveries: int) -> bool:
-    """Whether earlier deliveries ended without an outcome or a release: two, or one before the last
-    delivery.
+    """Whether two earlier deliveries ended silently, without an outcome or a release.
 
-    Each outcome adds one to ``attempts``, each release takes one from ``read_ct``. The difference,
-    less the present delivery, is the number of other endings.
+    Before the last delivery, one is enough. Each outcome adds one to ``attempts``, each release
+    takes one from ``read_ct``. The difference, less the present delivery, is the number of silent
+    ends.
     """
     silent = message.read_ct - message.attempts - 1
     return silent >= _SILENT or (silent >= 1 and message.read_ct >= max_deliveries)
@@ -42,7 +42,7 @@ class Quarantine:
     def __init__(self, subscriptions: list[Subscription], settler: Settler) -> None:
         self._subscriptions = subscriptions
         self._settler = settler
-        #: The process stops: do not wait any more.
+        #: Whether the process is stopping: do not wait any more.
         self.stopping = False
 
     def isolate(self, subscription: Subscription, suspect: Message, others: list[Message]) -> None:

@@ -46,7 +46,7 @@ class Clock(Enum):
 
 @dataclass(frozen=True)
 class Result:
-    """What a handler returned or raised, and what became of its transaction, if it had one."""
+    """A handler's return value or error, and the end of its transaction, if it had one."""
 
     returned: Any = None
     error: BaseException | None = None
@@ -54,7 +54,7 @@ class Result:
     ran: bool = True
     #: The outcomes are committed already, with the handler's work.
     settled: bool = False
-    #: The receipts whose leases were lost, so that the transaction was rolled back.
+    #: Receipts whose lease was lost, for which the transaction was rolled back.
     lost: Sequence[Receipt | int] = ()
 
 
@@ -73,16 +73,16 @@ class Running:
     started: float = field(default_factory=time.monotonic)
     #: The outcomes that the handler set with message.ack() and the like, by message id.
     explicit: dict[int, Outcome] = field(default_factory=dict)
-    #: Writes such an outcome at once. None: it is written in the handler's transaction.
+    #: Writes an explicit outcome at once. None: it is written in the handler's transaction.
     on_explicit: Callable[[Running, Message, Outcome], None] | None = None
     #: Cancels the task of an async handler.
     cancel: Callable[[], None] | None = None
-    #: The connections of its thread, if the handler may have a timeout.
+    #: The connections of the run's thread, if the handler may have a timeout.
     connections: Sequence[Any] = ()
     stage: Stage = Stage.CREATED
     clock: Clock = Clock.IN_TIME
     result: Result = Result()
-    #: All of its messages were cancelled. Only the lease loop writes it.
+    #: Whether all messages of the run were cancelled. Only the lease loop writes it.
     cancelled: bool = False
     _ending: threading.Lock = field(default_factory=threading.Lock)
 
@@ -104,7 +104,7 @@ class Running:
 
     @property
     def abandoned(self) -> bool:
-        """Whether the consumer does not wait for this run any more."""
+        """Whether the consumer has given up this run."""
         return self.clock is Clock.ABANDONED
 
     def set_outcome(self, message: Message, outcome: Outcome) -> None:
@@ -156,7 +156,7 @@ def guarded(running: Running, call: Callable[..., Any]) -> tuple[Any, BaseExcept
 
 
 def canceller() -> Callable[[], None]:
-    """Returns a function that cancels the current task from another thread."""
+    """Return a function that cancels the current task from another thread."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
     def cancel() -> None:
@@ -169,7 +169,7 @@ def canceller() -> Callable[[], None]:
 def interrupt(running: Running) -> None:
     """Raise HandlerTimeout in the thread of a run, at its next step in Python.
 
-    Only inside the handler, not before its start or after its end.
+    Does so only inside the handler, not before its start or after its end.
     """
     running.clock = Clock.OVERDUE
     if running.stage is Stage.RUNNING:

@@ -34,12 +34,12 @@ class Settlement:
     ran: bool
 
 
-#: Settlements by kind. One statement writes all of one kind.
+#: Settlements by kind. One statement writes all settlements of a kind.
 Together = dict[tuple[Subscription, bool, type[Ending]], list[Settlement]]
 
 
 class Settler(Loop):
-    """Takes outcomes from any thread. An outcome that could not be written is written again."""
+    """Takes outcomes from any thread and writes them. After a failed write, it tries again."""
 
     def __init__(self, flush_interval: float) -> None:
         super().__init__("settle", limited=True)
@@ -47,13 +47,13 @@ class Settler(Loop):
         self._pending: deque[Settlement] = deque()
         self._under_way = 0
         self._one_at_a_time = threading.Lock()
-        #: Write at once: the workers may be waiting for a message behind one that is pending.
+        #: Whether to write at once: workers may be waiting for a message behind a pending one.
         self._at_once = False
 
     def put(
         self, subscription: Subscription, message: Message, outcome: Ending, *, ran: bool = True
     ) -> None:
-        """Have an outcome written soon. ``ran``: a handler ran, which counts an attempt."""
+        """Queue an outcome for the next write. ``ran``: a handler ran, which counts an attempt."""
         if message.group_key is not None:
             self.keep_order(subscription, message, outcome)
             self._at_once = self._at_once or not subscription.buffer.messages
@@ -62,9 +62,9 @@ class Settler(Loop):
             self._awake.set()
 
     def keep_order(self, subscription: Subscription, message: Message, outcome: Ending) -> None:
-        """Release the followers of a message that is not done.
+        """Release a message's followers, if the message will be delivered again.
 
-        First, because their leases are lost once the message is delivered again.
+        They are released before it, because its next delivery would end their leases.
         """
         if isinstance(outcome, (Nack, Release)):
             for follower in subscription.buffer.groups.take_followers(message):
@@ -114,7 +114,7 @@ class Settler(Loop):
             raise raised
 
     def _gather(self, unwritten: int) -> Together:
-        """Take the next outcomes, by kind. After a failed statement only its kind is repeated."""
+        """Take the next outcomes, by kind: a failed statement is repeated for its kind alone."""
         together: Together = {}
         number = min(len(self._pending), _MOST)
         self._under_way = unwritten + number
@@ -134,7 +134,7 @@ class Settler(Loop):
             settled = Settled(lost=[message.receipt for message, _ in outcomes])
         except (DataError, IntegrityError, TypeError, ValueError) as error:
             if len(settlements) == 1:
-                # PostgreSQL will never take it. The lease runs out, and max_deliveries ends it.
+                # PostgreSQL never accepts it. The lease runs out; max_deliveries ends the message.
                 signals.database_failed.send_robust(
                     self.name, operation="settle", error=error, wait=subscription.vt
                 )

@@ -1,4 +1,4 @@
-"""One handler and its queue in this process: how it reads, what it holds, what it has counted."""
+"""One handler and its queue in this process: its leases, buffer, runs and counts."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Subscription:
     ) -> list[Message]:
         """Lease up to ``qty`` messages; ``batched`` as for :func:`reading.lease`.
 
-        ``behind``: the heads of FIFO groups that were just leased; only their followers are leased.
+        ``behind``: heads of FIFO groups, just leased. With it, leases only their followers.
         """
         act: Callable[..., Deliveries]
         if behind:
@@ -94,7 +94,7 @@ class Subscription:
             opened = reopened(opened, error)
             found = act(opened, **options)
         messages = Message.from_deliveries(opened, found)
-        # Counted from before the read, so that no lease ends before the process expects it.
+        # The leases count from before the read, so that none ends earlier than the process expects.
         for message in messages:
             message.lease_until = started + self.vt
         self.counts.add(leased=len(messages), exhausted=len(found.exhausted))
@@ -120,10 +120,11 @@ class Subscription:
         return seconds
 
     def release(self, messages: Sequence[Message]) -> None:
-        """Release messages that no handler has started on: due at once, the delivery uncounted.
+        """Release messages that no handler has started on. They are due at once, and their delivery
+        is not counted.
 
-        After a database error they may have been released or not. So none of them may be started
-        any more, and their leases run out.
+        After a database error it is unknown whether they were released. So no handler may start on
+        them any more, and their leases run out.
         """
         groups = self.buffer.groups
         # No follower may start before its head is delivered again.
@@ -141,7 +142,7 @@ class Subscription:
         return self.counts.tally()
 
     def report(self) -> dict[str, int]:
-        """The messages that this process holds, and the outcomes of the others."""
+        """The number of messages that this process holds, and of those that ended, by outcome."""
         counts = self.counts
         return {
             "buffered": len(self.buffer) + len(self.buffer.groups),

@@ -80,7 +80,7 @@ class Supervisor:
 
 
 class _Slot:
-    """The present child with one number, and its restarts."""
+    """Starts the child process with one number, and restarts it."""
 
     def __init__(self, number: int, drain: bool) -> None:
         self._number = number

@@ -1,4 +1,4 @@
-"""The waits of an idle consumer between two reads, which grow."""
+"""The growing waits of an idle consumer between its reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _GROWTH_POLLING = 1.5
 
 
 def longer(wait: float, longest: float, *, listening: bool = True) -> float:
-    """The seconds to wait after a wait of ``wait`` seconds (0: the first), up to ``longest``.
+    """Return the next wait in seconds, after one of ``wait`` (0: none yet), up to ``longest``.
 
     The first waits are short: while notifications are throttled, only a read finds new messages.
     Later waits grow faster in a process that listens to notifications.

@@ -53,7 +53,7 @@ class Worker(threading.Thread):
             while True:
                 messages = buffer.take(size)
                 if not messages:
-                    # Idle. Django does the same at the end of a request.
+                    # Idle: close old connections, as Django does at the end of a request.
                     close_old()
                     messages = buffer.take(size, wait=True)
                 if not messages:
@@ -129,7 +129,7 @@ class LockedWorker(Loop):
             self.stop()
             return 0.0
         if self._woken:
-            # Notifications are throttled, so more messages may follow: short waits again.
+            # Notifications are throttled, so more messages may follow: start with short waits.
             self._wait = 0.0
         try:
             if self._handle_one():
@@ -197,12 +197,13 @@ class AsyncWorkers(Worker):
             if not messages:
                 await buffer.ready()
                 continue
-            # In a task of its own: a timeout cancels the handler, and not this worker.
+            # The handler runs in its own task, so that a timeout does not cancel this worker.
             run = asyncio.create_task(self._execution.arun(messages))
             await asyncio.wait([run])
             if (running := run.result()) is not None and running.failed:
-                # For the next run: this one's connection may be broken. After a timeout the thread
-                # that runs async code's queries may be waiting for an answer that never comes.
+                # The run's connection may be broken, so the next run gets a new one. After a
+                # timeout the thread that runs async code's queries may be waiting for an answer
+                # that never comes.
                 with limited(*(theirs if running.overdue else [None])):
                     await sync_to_async(close_old_connections)()
 

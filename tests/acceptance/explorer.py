@@ -291,7 +291,7 @@ class World:
 
     def empty(self) -> None:
         """Delete every message, without firing triggers."""
-        tables = ["ready", "deferred", "lease", "waiting", "group", "recheck", "dedup"]
+        tables = ["ready", "deferred", "lease", "waiting", "group", "recheck", "claim"]
         tables += ["message", "archive"]
         deletes = "; ".join(f"DELETE FROM pgqueue_{table}" for table in tables)
         self.connection.execute(

@@ -176,7 +176,7 @@ GROUPED = "tests/engine/read/test_grouped.py"
 OUTCOMES = "tests/worker/test_outcomes.py"
 TRANSACTIONS = "tests/acceptance/test_transactions.py"
 UNFLUSHED = "tests/acceptance/test_unflushed.py"
-DEDUP = "tests/engine/send/test_dedup.py"
+ONCE = "tests/engine/send/test_once.py"
 
 MUTANTS = (
     Mutant(
@@ -334,9 +334,9 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "dedup-taken-over",
-        "a send takes a dedup key over that still counts",
-        (DEDUP,),
+        "unique-taken-over",
+        "a send takes a unique key over that still counts",
+        (ONCE,),
         (
             Change(
                 f"{DDL}/claim_keys.sql",

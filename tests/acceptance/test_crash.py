@@ -71,7 +71,7 @@ def fill_tables(actor: Actor, name: str) -> list[int]:
     assert len(actor.do(call, "read", name, qty=61)) == 61
     sent += actor.do(call, "send_batch", name, [1, 2], group="customer 2")
     sent.append(actor.do(call, "send", name, "ready", priority=-1))
-    sent.append(actor.do(call, "send", name, "once", dedup_key="report 7"))
+    sent.append(actor.do(call, "send", name, "once", unique="report 7"))
     for table in LIVE:
         assert count(actor, table), table
     return sent
@@ -107,7 +107,7 @@ def test_nothing_of_a_lost_message_is_in_the_way_of_one_sent_since(actor, crash)
 
     crash()
 
-    once = actor.do(call, "send", "fast", "once", dedup_key="report 7")
+    once = actor.do(call, "send", "fast", "once", unique="report 7")
     assert once not in lost
     actor.do(call, "send_batch", "fast", ["a", "b"], group="customer 1")
     found = []
@@ -136,7 +136,7 @@ def test_plain_inserts_since_a_crash_stay_when_the_queue_is_cleared(server, acto
 
 def test_a_role_that_may_only_send_claims_the_keys_that_a_crash_left(server, actor, crash):
     actor.do(call, "create_queue", "fast", unlogged=True)
-    lost = actor.do(call, "send", "fast", "once", dedup_key="report 7")
+    lost = actor.do(call, "send", "fast", "once", unique="report 7")
     actor.do(execute, f"CREATE ROLE {SENDER} LOGIN")
     actor.do(manage, "pgqueue_grants", role=SENDER, kind="sender", apply=True)
 

@@ -110,7 +110,7 @@ class Model:
         self.archive: dict[int, tuple[str, str]] = {}
         self.gone: set[int] = set()
         self.lines: dict[tuple[str, str | None], Line] = {}
-        self.dedup: dict[tuple[str, str], int] = {}
+        self.claims: dict[tuple[str, str], int] = {}
 
     def within(self, queue: str, place: str | None = None) -> list[Entry]:
         return [
@@ -290,8 +290,8 @@ class QueueMachine(RuleBasedStateMachine):
         self, queue: str, pk: int, key: str | None, body: Any, due: bool, **facts: Any
     ) -> None:
         if key is not None:
-            first = self.model.dedup.setdefault((queue, key), pk)
-            assert pk == first, "a dedup key returns the id of the first"
+            first = self.model.claims.setdefault((queue, key), pk)
+            assert pk == first, "a unique key returns the id of the first"
             if pk in self.model.live or pk in self.model.archive or pk in self.model.gone:
                 return
         known = [*self.model.live, *self.model.archive, *self.model.gone]
@@ -309,7 +309,7 @@ class QueueMachine(RuleBasedStateMachine):
             delay=LONG if later else 0,
             priority=priority,
             group=group,
-            dedup_key=key,
+            unique=key,
         )
         self.expect_sent(queue, pk, key, self.sent, not later, priority=priority, group=group)
 
@@ -330,7 +330,7 @@ class QueueMachine(RuleBasedStateMachine):
             delay=LONG if later else 0,
             priority=priority,
             group=[group for group, _ in each],
-            dedup_key=[key for _, key in each],
+            unique=[key for _, key in each],
         )
         assert len(pks) == len(each)
         for pk, body, (group, key) in zip(pks, bodies, each, strict=True):

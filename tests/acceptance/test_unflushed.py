@@ -174,7 +174,7 @@ def test_no_operation_on_an_unlogged_queue_is_flushed(actor):
     actor.do(call, "create_queue", "fast", unlogged=True)
 
     assert not flushes(actor, call, "send", "fast", 1)
-    assert not flushes(actor, call, "send", "fast", 2, dedup_key="k")
+    assert not flushes(actor, call, "send", "fast", 2, unique="k")
     assert not flushes(actor, call, "send_batch", "fast", list(range(60)))
     assert not flushes(actor, call, "send_batch", "fast", list(range(600)))
     assert not flushes(actor, call, "pop", "fast")

@@ -79,7 +79,7 @@ start = int(sys.argv[1])
 orders = queue("orders")
 bodies = [{"number": start + number} for number in range(50)]
 for number, body in enumerate(bodies[:10]):
-    orders.send(body, group="g" if number % 2 else None, dedup_key=f"{start}-{number}")
+    orders.send(body, group="g" if number % 2 else None, unique=f"{start}-{number}")
 orders.send_batch(bodies[10:30])
 settings.__dict__["COPY_THRESHOLD"] = 1
 orders.send_batch(bodies[30:])

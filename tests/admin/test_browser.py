@@ -331,7 +331,7 @@ def test_what_senders_write_stays_text(visit: Callable[..., Any]) -> None:
     attack = "<script>document.title='taken'</script><img src=x onerror=alert(1)>"
     orders = queue("orders").create()
     [sent] = [queue("orders").send({attack: attack}, headers={attack: attack})]
-    queue("orders").send(attack, group=attack, dedup_key=attack)
+    queue("orders").send(attack, group=attack, unique=attack)
     queue("orders").send_batch([1], group=attack)
     [message] = queue("orders").read()
     message.reject(attack)

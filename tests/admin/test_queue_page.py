@@ -136,13 +136,13 @@ def test_a_message_is_sent(operator: Client, orders: BoundQueue) -> None:
     assert LogEntry.objects.get().get_change_message() == f"Sent message {sent.pk}."
 
 
-def test_a_message_whose_dedup_key_is_held_is_not_called_sent(
+def test_a_message_whose_unique_key_is_held_is_not_called_sent(
     operator: Client, orders: BoundQueue
 ) -> None:
     url = reverse("admin:django_pgqueue_queue_send", args=[Queue.objects.get().pk])
-    first = orders.send(1, dedup_key="order 7")
+    first = orders.send(1, unique="order 7")
 
-    answer = operator.post(url, {"body": "2", "dedup_key": "order 7"}, follow=True)
+    answer = operator.post(url, {"body": "2", "unique": "order 7"}, follow=True)
 
     text = answer.content.decode()
     assert "Nothing was sent: message <a" in text

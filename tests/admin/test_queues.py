@@ -49,7 +49,7 @@ def test_adding_a_queue_makes_its_tables(operator: Client) -> None:
         pytest.param({"retention": "7"}, "Write the unit too: 7d for days", id="retention-unit"),
         pytest.param({"retention": "a week"}, "like 30s, 10min, 2h, 7d", id="retention-words"),
         pytest.param({"retention": "9" * 30 + "d"}, "Write a length of time", id="retention-long"),
-        pytest.param({"dedup_window": "-1 day"}, "At least a second", id="window"),
+        pytest.param({"unique_window": "-1 day"}, "At least a second", id="window"),
         pytest.param({"age_limit": "0s"}, "At least a second", id="age"),
     ],
 )
@@ -107,7 +107,7 @@ def test_dead_letters_do_not_go_round(operator: Client, orders: BoundQueue) -> N
 
 
 def test_spans_are_shown_as_they_are_written(operator: Client, orders: BoundQueue) -> None:
-    Queue.objects.update(retention=dt.timedelta(days=7), dedup_window=dt.timedelta(hours=36))
+    Queue.objects.update(retention=dt.timedelta(days=7), unique_window=dt.timedelta(hours=36))
 
     text = page(operator, "queue", "change", Queue.objects.get().pk)
 

@@ -37,7 +37,7 @@ def insert(target: BoundQueue, **columns: Any) -> int:
         ("pgqueue_priority_range", "priority", -101),
         ("pgqueue_key_length", "group_key", "x" * 256),
         ("pgqueue_key_length", "group_key", ""),
-        ("pgqueue_key_length", "dedup_key", "x" * 3000),
+        ("pgqueue_key_length", "unique_key", "x" * 3000),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(orders, constraint, column, value):
@@ -99,7 +99,7 @@ def test_the_longest_keys_fit_their_indexes(orders):
     key = "".join(chr(0x10000 + n) for n in range(255))
 
     insert(orders, group_key=key, body="1")
-    orders.send(2, dedup_key=key)
+    orders.send(2, unique=key)
 
     assert len(orders.read(qty=9, in_transaction=True)) == 2
 

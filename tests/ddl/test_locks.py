@@ -1,4 +1,4 @@
-"""Locks that block other sessions: waited for briefly, and retried after a pause."""
+"""Take locks that block other sessions: wait briefly, and retry after a pause."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def test_every_way_of_sending_notes_the_transaction(db, unlogged):
     orders = queue("orders")
     number = Message.objects.resolve("orders").pk
     orders.send(1)
-    orders.send(2, dedup_key="k")
+    orders.send(2, unique="k")
     orders.send_batch(range(3), group="g")
     orders.send_batch(range(5000))  # by COPY
     Message.objects.bulk_create([Message(queue_id=number, body=1)])

@@ -63,7 +63,7 @@ def test_a_publication_for_all_tables_stops_nothing(actor, name):
 
     actor.do(call, "send_batch", name, list(range(40)))
     actor.do(call, "send", name, "later", delay=60)
-    actor.do(call, "send", name, "once", dedup_key="k")
+    actor.do(call, "send", name, "once", unique="k")
     actor.do(call, "send_batch", name, ["g1", "g2", "g3"], group="g")
     grouped = actor.do(call, "read_grouped", name, qty=2)
     actor.do(call, "archive", name, [message.receipt for message in grouped])
@@ -114,7 +114,7 @@ def test_messages_and_outcomes_can_be_subscribed_to(server, actor):
             "CREATE TABLE pgqueue_message (id bigint, enqueued_at timestamptz, "
             "scheduled_at timestamptz, enqueued_xid bigint, failure bigint, queue_id integer, "
             "source_id integer, priority smallint, "
-            "group_key text, dedup_key text, headers jsonb, body jsonb, "
+            "group_key text, unique_key text, headers jsonb, body jsonb, "
             "PRIMARY KEY (id, queue_id, enqueued_at))"
         )
         log.execute(
@@ -127,7 +127,7 @@ def test_messages_and_outcomes_can_be_subscribed_to(server, actor):
         log.execute(
             "CREATE TABLE pgqueue_queue (id integer PRIMARY KEY, name text, "
             "visibility_timeout integer, max_deliveries integer, retention interval, "
-            "partition_interval interval, dedup_window interval, age_limit interval, "
+            "partition_interval interval, unique_window interval, age_limit interval, "
             "unlogged boolean, paused boolean, notify boolean, created_at timestamptz, "
             "dead_letter_queue_id integer)"
         )

@@ -181,7 +181,7 @@ def test_a_sender_may_be_kept_from_choosing_ids_and_times(orders, as_sender):
     number = Message.objects.resolve("orders").pk
     run_sql(
         f"REVOKE INSERT, SELECT ON pgqueue_message, {message} FROM {SENDER};"
-        f"GRANT INSERT (queue_id, scheduled_at, priority, group_key, dedup_key, headers, body) "
+        f"GRANT INSERT (queue_id, scheduled_at, priority, group_key, unique_key, headers, body) "
         f"ON {message} TO {SENDER}"
     )
 

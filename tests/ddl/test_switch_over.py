@@ -94,7 +94,7 @@ def test_a_switch_over_loses_nothing_and_keeps_leases(
         batch = blue.do(call, "read", "plain", qty=20, vt=600)
         blue.do(call, "archive", "plain", [message.receipt for message in batch[:5]])
         blue.do(call, "send_batch", "plain", [40, 41], priority=5)
-        blue.do(call, "send", "plain", "once", dedup_key="k", delay=600)
+        blue.do(call, "send", "plain", "once", unique="k", delay=600)
         blue.do(call, "send_batch", "daily", ["d1", "d2"])
         blue.do(call, "send_batch", "groups", ["g1", "g2", "g3"], group="g")
         [head] = blue.do(call, "read", "groups", vt=600)
@@ -106,7 +106,7 @@ def test_a_switch_over_loses_nothing_and_keeps_leases(
     run(new, "SELECT * FROM pgqueue_advance_ids(1000)")
     with Actor({"default": Env.db_url_config(new.url())}) as green:
         pk = green.do(call, "send", "plain", "after")
-        again = green.do(call, "send", "plain", "twice?", dedup_key="k")
+        again = green.do(call, "send", "plain", "twice?", unique="k")
         held = [message.receipt for message in batch[5:]]
         settled = green.do(call, "archive", "plain", held)
         followers = green.do(call, "read", "groups")

@@ -42,7 +42,7 @@ def send(databases: dict[str, Any], stop: Event, number: int) -> None:
         lambda: orders.send_batch(list(range(600 if next(copies) == 0 else 3))),
         lambda: [orders.send("in turn", group=f"g{number}")],
         lambda: [orders.send("soon", delay=0.05)],
-        lambda: [orders.send("once", dedup_key=f"{number}-{time.monotonic_ns()}")],
+        lambda: [orders.send("once", unique=f"{number}-{time.monotonic_ns()}")],
         insert,
     ]
     for way in itertools.cycle(ways):

@@ -136,11 +136,11 @@ def test_a_batch_reads_so_many_pages_wherever_it_is(queue, db):
 def test_keys_are_swept_in_the_order_in_which_they_run_out(queue, db):
     with rolled_back():
         run(
-            "INSERT INTO pgqueue_dedup SELECT n, now() + (n - 50) * interval '1 s', "
+            "INSERT INTO pgqueue_claim SELECT n, now() + (n - 50) * interval '1 s', "
             "%s, n::text FROM generate_series(1, 50000) n",
             queue.pk,
         )
-        run("ANALYZE pgqueue_dedup")
+        run("ANALYZE pgqueue_claim")
         with watched(connections[USING]) as plans:
             run("SELECT FROM pgqueue_ready LIMIT 0")  # so that the statements are watched
             swept = work(queue).fetch("sweep_keys", {"batch": 20})

@@ -620,16 +620,16 @@ def test_partitions_fill_the_gaps_beside_partitions_of_other_lengths():
 # Beside it
 
 
-def test_expired_dedup_keys_are_swept(monkeypatch):
+def test_expired_unique_keys_are_swept(monkeypatch):
     monkeypatch.setattr(sweep_keys, "BATCH", 2)
     plain(retention=None)
     for number in range(5):
-        queue("plain").send(1, dedup_key=f"k{number}")
-    run_sql("UPDATE pgqueue_dedup SET until = now() - interval '1 s' WHERE dedup_key <> 'k3'")
+        queue("plain").send(1, unique=f"k{number}")
+    run_sql("UPDATE pgqueue_claim SET until = now() - interval '1 s' WHERE unique_key <> 'k3'")
 
     assert BoundQueue("plain").maintain().keys == 4
 
-    assert run_sql("SELECT dedup_key FROM pgqueue_dedup") == [("k3",)]
+    assert run_sql("SELECT unique_key FROM pgqueue_claim") == [("k3",)]
 
 
 def test_processes_without_a_heartbeat_are_reaped_and_their_leases_given_back():

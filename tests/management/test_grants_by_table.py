@@ -37,7 +37,7 @@ pgqueue_waiting         I/I         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIU
 pgqueue_recheck         I/I         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
 pgqueue_lease           -/-         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
 pgqueue_group           -/-         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
-pgqueue_dedup           SIUD/SIUD   SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
+pgqueue_claim           SIUD/SIUD   SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
 pgqueue_unlogged        S/S         SI/SI       SI/SI       S/S         SI/SI
 pgqueue_process         -/-         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
 pgqueue_history         -/-         SIU/SIU     SIU/SIU     S/S         SIU/SIU
@@ -58,7 +58,7 @@ pgqueue_refusal         -/-         -/-         -/-         -/-         SIUD/SIU
 """
 _HEAD, *_ROWS = (line.split() for line in RIGHTS.strip().splitlines())
 #: The columns of a message that a role may set; the server sets the others.
-SENT = ("id", "queue_id", "scheduled_at", "priority", "group_key", "dedup_key", "headers", "body")
+SENT = ("id", "queue_id", "scheduled_at", "priority", "group_key", "unique_key", "headers", "body")
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def test_a_delayed_body_is_hidden(orders):
 
 
 def test_a_body_that_is_no_json_is_refused_with_a_hint(orders):
-    with pytest.raises(CommandError, match="Text needs quotes that the shell keeps"):
+    with pytest.raises(CommandError, match="Quote text for JSON and for the shell"):
         call("pgqueue_send", "orders", "hello")
 
     assert bodies(orders) == []
@@ -230,7 +230,7 @@ def test_a_shell_pipes_lines_and_gets_exit_codes(committed_orders):
     assert good.returncode == 0
     assert json.loads(good.stdout)["sent"] == 1
     assert (bad.returncode, json.loads(bad.stdout)["bad"][0]["line"]) == (1, 2)
-    assert "CommandError: Bad lines from 1 to 2: 1." in bad.stderr
+    assert "CommandError: Bad lines among lines 1 to 2: 1." in bad.stderr
     assert (unanswered.returncode, unanswered.stdout) == (1, "")
     assert "Add --no-input" in unanswered.stderr
     assert (wrong.returncode, wrong.stdout) == (2, "")

@@ -30,10 +30,10 @@ def send_in_every_way(name: str) -> None:
     orders.send({"order": 1})
     orders.send({"order": 2}, delay=60, priority=5, headers={"by": "web"})
     orders.send({"order": 3}, group="customer-7")
-    orders.send({"order": 4}, dedup_key="four")
-    orders.send({"order": 4}, dedup_key="four")
+    orders.send({"order": 4}, unique="four")
+    orders.send({"order": 4}, unique="four")
     orders.send_batch([5, 6])
-    orders.send_batch([7, 8], group="customer-7", dedup_key=["seven", "eight"])
+    orders.send_batch([7, 8], group="customer-7", unique=["seven", "eight"])
 
 
 def change_settings() -> None:

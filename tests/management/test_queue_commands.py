@@ -179,7 +179,7 @@ def test_a_queue_is_made_with_every_setting(db):
         "pgqueue_create",
         "orders",
         *("--visibility-timeout", "60", "--max-deliveries", "5", "--dead-letter-queue", "dead"),
-        *("--retention", "30d", "--partition-interval", "1d", "--dedup-window", "10m"),
+        *("--retention", "30d", "--partition-interval", "1d", "--unique-window", "10m"),
         *("--age-limit", "2h", "--unlogged", "--no-notify"),
     )
 
@@ -187,7 +187,7 @@ def test_a_queue_is_made_with_every_setting(db):
     assert (queue.visibility_timeout, queue.max_deliveries) == (60, 5)
     assert queue.dead_letter_queue == Queue.objects.get(name="dead")
     assert (queue.retention, queue.partition_interval) == (dt.timedelta(30), dt.timedelta(1))
-    assert queue.dedup_window == dt.timedelta(minutes=10)
+    assert queue.unique_window == dt.timedelta(minutes=10)
     assert queue.age_limit == dt.timedelta(hours=2)
     assert (queue.unlogged, queue.notify) == (True, False)
     assert (made["created"], made["dead_letter_queue"], made["retention"]) == (True, "dead", 2592e3)

@@ -65,9 +65,9 @@ def test_a_batch_goes_to_each_bound_queue(queues):
 def test_options_go_to_every_copy(queues):
     objects.bind("#", "builds")
 
-    first = objects.publish("a", 1, delay=60, priority=3, group="g", dedup_key="k")
+    first = objects.publish("a", 1, delay=60, priority=3, group="g", unique="k")
 
-    assert objects.publish("a", 1, dedup_key="k") == first
+    assert objects.publish("a", 1, unique="k") == first
     message = Message.objects.get(pk=first["builds"])
     assert (message.priority, message.group_key) == (3, "g")
     assert message.scheduled_at is not None
@@ -115,13 +115,13 @@ def test_a_change_of_a_queues_settings_applies_to_published_messages(committed, 
     settings.PGQUEUE = {"CACHE_SECONDS": 0}
     queue = objects.create_queue("builds")
     objects.bind("#", "builds")
-    first = objects.publish("a", 1, dedup_key="long")
-    again = objects.publish("a", 1, dedup_key="long")
+    first = objects.publish("a", 1, unique="long")
+    again = objects.publish("a", 1, unique="long")
 
-    queue.dedup_window = dt.timedelta(microseconds=1)
+    queue.unique_window = dt.timedelta(microseconds=1)
     queue.save()
-    second = objects.publish("a", 1, dedup_key="short")
-    third = objects.publish_batch("a", [1], dedup_key=["short"])
+    second = objects.publish("a", 1, unique="short")
+    third = objects.publish_batch("a", [1], unique=["short"])
 
     assert again == first
     assert third != {"builds": [second["builds"]]}

@@ -33,7 +33,7 @@ def refuse(message: Message) -> None:
 
 
 def read_one(orders: BoundQueue) -> Message:
-    orders.send(1, dedup_key="one")
+    orders.send(1, unique="one")
     [message] = orders.read()
     return message
 
@@ -73,7 +73,7 @@ def test_without_a_queue_each_one_is_in_the_plan(neighbours):
 
 #: The preparation, and the operation that is watched.
 OPERATIONS: dict[str, tuple[Callable[[BoundQueue], Any], Callable[[BoundQueue, Any], Any]]] = {
-    "a column that a read left out": (read_one, lambda orders, message: message.dedup_key),
+    "a column that a read left out": (read_one, lambda orders, message: message.unique_key),
     "refresh_from_db": (read_one, lambda orders, message: message.refresh_from_db()),
     "delete of one": (read_one, lambda orders, message: message.delete()),
     "ack": (read_one, lambda orders, message: message.ack()),

@@ -113,11 +113,11 @@ def test_a_read_message_can_be_pickled_and_copied(orders):
 
 
 def test_a_read_message_is_known_to_be_stored_where_it_was_read(orders):
-    pk = orders.send({"order": 7}, dedup_key="once")
+    pk = orders.send({"order": 7}, unique="once")
 
     [message] = orders.read()
 
-    assert message.dedup_key == "once"  # a column that reads leave out
+    assert message.unique_key == "once"  # a column that reads leave out
     assert (message._state.db, message._state.adding) == ("default", False)
     assert message.delete() == (1, {"django_pgqueue.Message": 1})
     assert not Message.objects.filter(pk=pk).exists()

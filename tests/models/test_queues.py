@@ -67,7 +67,7 @@ def test_a_new_queue_has_the_defaults(db):
     assert (queue.name, queue.visibility_timeout, queue.notify) == ("orders", 30, True)
     assert (queue.max_deliveries, queue.dead_letter_queue, queue.retention) == (20, None, None)
     assert (queue.unlogged, queue.partition_interval, queue.paused) == (False, None, False)
-    assert queue.dedup_window is None
+    assert queue.unique_window is None
     assert queue.created_at is not None
 
 
@@ -82,7 +82,7 @@ def test_a_new_queue_takes_every_option(db):
         visibility_timeout=5,
         max_deliveries=3,
         dead_letter_queue="dead",
-        dedup_window=60.5,
+        unique_window=60.5,
         notify=False,
     )
 
@@ -91,7 +91,7 @@ def test_a_new_queue_takes_every_option(db):
     assert queue.retention == dt.timedelta(days=7)
     assert (queue.visibility_timeout, queue.max_deliveries) == (5, 3)
     assert (queue.dead_letter_queue, queue.notify) == (dead, False)
-    assert queue.dedup_window == dt.timedelta(seconds=60.5)
+    assert queue.unique_window == dt.timedelta(seconds=60.5)
 
 
 def test_creating_a_queue_again_finds_it_whatever_the_case_and_changes_nothing(db):
@@ -228,7 +228,7 @@ def test_a_bad_name_is_refused_before_anything_is_asked_of_the_database(
         {"partition_interval": 0},
         {"partition_interval": "1 day"},
         {"partition_interval": True},
-        {"dedup_window": dt.timedelta(0)},
+        {"unique_window": dt.timedelta(0)},
         {"dead_letter_queue": "bad name"},
     ],
     ids=str,

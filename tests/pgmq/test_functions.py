@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
+from collections.abc import Iterator
+from contextlib import nullcontext
+from itertools import count
 
 import pytest
 from django.core.management import call_command
 from django.db import DatabaseError, transaction
+from django.urls import reverse
 
 from django_pgqueue import queue
-from django_pgqueue.models import ArchivedMessage, Message, Queue
+from django_pgqueue.models import ArchivedMessage, History, Message, Queue
 from tests.actors import begin, commit, execute
 from tests.conftest import run_sql
 from tests.pgmq.conftest import call
@@ -175,6 +180,29 @@ def test_grouped_reads_keep_the_order_of_each_group(made, function, first, secon
     assert bodies(made(f"{function}('orders', 30, 4)")) == second
 
 
+@pytest.mark.parametrize(
+    "call_",
+    [
+        "read('orders', 0, 20)",
+        "read('orders', 0, 20, '1')",
+        "read_grouped('orders', 0, 20)",
+        "read_grouped_rr('orders', 0, 20)",
+        "pop('orders', 20)",
+    ],
+)
+def test_no_call_returns_a_message_twice(made, call_):
+    """Not even one whose lease ends at once, or that other statements of the call delay."""
+    made("send_batch('orders', ARRAY['1', '1', '1']::jsonb[])")
+    run_sql("UPDATE pgqueue_queue SET max_deliveries = 2 WHERE name = 'orders'")
+    for _ in range(2):
+        made("read('orders', 0, 1)")
+    made("set_vt('orders', 2, 0)")
+    for _ in range(3):
+        made("""send('orders', '1', '{"x-pgmq-group": "a"}'::jsonb)""")
+    behind = [5, 6] if "grouped" in call_ else []
+    assert ids(made(call_)) == [2, 3, 4, *behind]
+
+
 def test_a_group_goes_on_when_its_head_is_archived(made):
     send_groups("a", "a")
     [row] = made("read('orders', 30, 5)")
@@ -183,13 +211,32 @@ def test_a_group_goes_on_when_its_head_is_archived(made):
     assert ids(made("read('orders', 30, 5)")) == [2]
 
 
-def test_a_reader_in_a_transaction_leaves_groups_to_a_second_reader(committed_pgmq, actor):
+@pytest.mark.parametrize("both", [False, True])
+def test_a_reader_in_a_transaction_leaves_groups_to_a_second_reader(committed_pgmq, actor, both):
     committed_pgmq("create('orders')")
     send_groups("a", "a", "a", "b")
     actor.do(begin)
     assert len(actor.do(execute, "SELECT msg_id FROM pgmq.read('orders', 30, 1)")) == 1
-    assert bodies(committed_pgmq("read('orders', 30, 1)")) == "b"
+    with transaction.atomic() if both else nullcontext():
+        assert bodies(committed_pgmq("read('orders', 30, 1)")) == "b"
     actor.do(commit)
+
+
+def test_a_read_sent_together_with_its_begin_keeps_no_ready_message_from_others(
+    committed_pgmq, actor
+):
+    """The read takes itself to be alone in its transaction, and locks all groups."""
+    committed_pgmq("create('orders')")
+    send_groups("a", "a")
+    together = "BEGIN; SELECT msg_id FROM pgmq.read('orders', 30, 1)"
+    actor.do(execute, together)
+    send_groups("a", "b")
+    committed_pgmq("send('orders', '\"c\"')")
+    assert bodies(committed_pgmq("read('orders', 30, 5)")) in ("c", "bc")
+    actor.do(execute, "COMMIT")
+    assert bodies(committed_pgmq("read('orders', 30, 5)")) in ("", "b")
+    committed_pgmq("archive('orders', 1)")
+    assert ids(committed_pgmq("read('orders', 30, 5)")) == [2]
 
 
 def test_metrics_count_what_is_in_the_queue(made):
@@ -220,15 +267,64 @@ def test_a_dropped_queue_is_gone_for_all_and_its_tables_go_with_maintenance(comm
     assert [row[5] for row in committed_pgmq("read('orders', 30, 5)")] == ["2"]
 
 
-def test_a_drop_in_an_open_transaction_stops_no_other_queue(committed_pgmq, actor):
+@pytest.mark.parametrize("change", ["drop_queue('orders')", "create('more')"])
+def test_a_change_of_queues_in_an_open_transaction_stops_no_other_queue(
+    committed_pgmq, actor, change
+):
     committed_pgmq("create('orders')")
     committed_pgmq("create('mails')")
     actor.do(begin)
-    actor.do(execute, "SELECT pgmq.drop_queue('orders')")
+    actor.do(execute, f"SELECT pgmq.{change}")
+    committed_pgmq("send('mails', '1')")
+    committed_pgmq("pop('mails')")
     queue("mails").send(1)
     assert len(queue("mails").read()) == 1
     assert Message.objects.filter(queue__name="mails").count() == 1
     actor.do(commit)
+
+
+def test_a_partitioned_queue_keeps_archived_messages_for_its_retention(committed_pgmq):
+    committed_pgmq("create_partitioned('orders', '1 day', '7 days')")
+    committed_pgmq("create_partitioned('mails', '10000', '100000')")
+    assert Queue.objects.get(name="mails").retention is None
+    committed_pgmq("send_batch('orders', ARRAY['1', '2']::jsonb[])")
+    committed_pgmq("archive('orders', ARRAY[1, 2]::bigint[])")
+    old = Queue.objects.get(name="orders")
+    run_sql(
+        f"UPDATE {old.tables['archive']} SET archived_at = archived_at - interval '8 days' "
+        f"WHERE id = (SELECT min(id) FROM {old.tables['archive']})"
+    )
+    Message.objects.maintain_all()
+    assert [row[6] for row in run_sql("SELECT * FROM pgmq.a_orders")] == ["2"]
+
+
+def test_a_queue_that_gets_partitions_goes_on(committed_pgmq):
+    committed_pgmq("create('orders')")
+    committed_pgmq("enable_notify_insert('orders', 7)")
+    committed_pgmq("send('orders', '1')")
+    assert queue("orders").repartition(dt.timedelta(days=1))
+    committed_pgmq("send('orders', '2')")
+    assert committed_pgmq("list_queues()")[0][:2] == ("orders", True)
+    [(name, throttle, notified)] = committed_pgmq("list_notify_insert_throttles()")
+    assert (name, throttle, notified.year > 1970) == ("orders", 7, True)
+    assert ids(committed_pgmq("read('orders', 30, 5)")) == [1, 2]
+    assert ids(run_sql("SELECT msg_id FROM pgmq.q_orders ORDER BY 1")) == [1, 2]
+    assert ids(committed_pgmq("archive('orders', ARRAY[1, 2]::bigint[])")) == [1, 2]
+
+
+def test_history_and_the_admin_see_what_clients_do(committed_pgmq, admin_client):
+    committed_pgmq("create('orders')")
+    committed_pgmq("send_batch('orders', ARRAY['\"first\"', '\"second\"']::jsonb[])")
+    committed_pgmq("archive('orders', ARRAY[1]::bigint[])")
+    Message.objects.maintain_all()
+    committed_pgmq("send('orders', '3')")
+    run_sql("SELECT pg_stat_force_next_flush()")
+    [row] = History.objects.filter(queue__name="orders")
+    assert row.depth == 1
+    for body in ("first", "second"):
+        pk = Message.objects.get(body=body).pk
+        page = admin_client.get(reverse("admin:django_pgqueue_message_change", args=[pk]))
+        assert body in page.content.decode()
 
 
 def test_django_drops_a_queue_with_views_and_a_notifying_trigger(made):
@@ -279,6 +375,8 @@ def test_a_client_that_names_no_types_finds_one_function(made, text):
         ("read('orders', 1, -1)", "must not be negative"),
         ("send_batch('orders', ARRAY[]::jsonb[])", "cannot be NULL or empty"),
         ("create('a b')", "not valid"),
+        ("create_partitioned('mine', 'often')", "invalid input syntax for type interval"),
+        ("create_partitioned('mine', '1 day', 'ever')", "invalid input syntax for type interval"),
         ("create(repeat('a', 48))", "too long"),
         ("convert_archive_partitioned('orders')", "pgqueue_partition"),
         ("bind_topic('a.**', 'orders')", "consecutive stars"),
@@ -301,42 +399,85 @@ def test_views_are_read_only(made):
 CALLS = [
     "send('orders', '1')",
     "send('orders', '1', 60)",
+    "send('orders', '1', '{\"x-pgmq-group\": \"new\"}'::jsonb)",
+    "send_batch('orders', ARRAY['1', '2']::jsonb[])",
+    "send_topic('a', '1')",
+    "send_batch_topic('a', ARRAY['1', '2']::jsonb[])",
     "read('orders', 0, 1)",
     "read('orders', 0, 20)",
+    "read('orders', 0, 5, '1')",
+    "read_with_poll('orders', 0, 5)",
     "read_grouped('orders', 0, 5)",
+    "read_grouped_with_poll('orders', 0, 5)",
     "read_grouped_rr('orders', 0, 5)",
+    "read_grouped_rr_with_poll('orders', 0, 5)",
     "read_grouped_head('orders', 0, 5)",
+    "read_grouped_head_with_poll('orders', 0, 5)",
     "pop('orders', 1)",
-    "archive('orders', 5)",
-    "archive('orders', ARRAY[6, 7]::bigint[])",
-    "delete('orders', 8)",
-    "set_vt('orders', 9, 0)",
+    "pop('orders', 20)",
+    "archive('orders', {id})",
+    "archive('orders', ARRAY[{id}, {id}]::bigint[])",
+    "archive('orders', ARRAY(SELECT msg_id FROM pgmq.read('orders', 60, 20)))",
+    "delete('orders', {id})",
+    "delete('orders', ARRAY[{id}, {id}]::bigint[])",
+    "set_vt('orders', {id}, 0)",
+    "set_vt('orders', ARRAY[{id}, {id}]::bigint[], 0)",
+    # In a group, behind its head.
+    "set_vt('orders', {waiting}, 60)",
 ]
+
+
+def waiting() -> int:
+    """The msg_id of a message that waits in its group."""
+    [(number,)] = run_sql(
+        "SELECT max(w.id) - max(o.base) FROM pgqueue_waiting w "
+        "JOIN pgmq.own_queue o USING (queue_id)"
+    )
+    return number or 0
+
+
+def filled_in(text: str, numbers: Iterator[int]) -> str:
+    text = re.sub("{id}", lambda _: str(next(numbers)), text)
+    return text.replace("{waiting}", str(waiting()))
 
 
 def rows_read() -> int:
     [(number,)] = run_sql(
         "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint "
-        "FROM pg_stat_xact_all_tables WHERE relname ~ '^pgqueue_|^_queue'"
+        "FROM pg_stat_xact_all_tables WHERE relname ~ '^pgqueue_|^own_queue'"
     )
     return int(number)
 
 
-def test_plans_made_on_empty_tables_are_good_on_full_ones(made):
+def test_every_function_that_sends_reads_or_settles_is_in_the_test_of_plans(pgmq):
+    found = run_sql(
+        "SELECT DISTINCT proname::text FROM pg_proc WHERE pronamespace = 'pgmq'::regnamespace "
+        "AND proname ~ '^(send|read|pop|archive|delete|set_vt)(_(?!messages)|$)'"
+    )
+    assert {name for (name,) in found} == {text.partition("(")[0] for text in CALLS}
+
+
+@pytest.mark.parametrize("mode", ["auto", "force_generic_plan"])
+def test_plans_made_on_empty_tables_are_good_on_full_ones(made, mode):
+    run_sql(f"SET LOCAL plan_cache_mode = {mode}")
+    warming, numbers = count(1), count(5000)
+    made("bind_topic('a', 'orders')")
     for text in CALLS:
-        for _ in range(7):  # from the sixth on, PostgreSQL keeps a plan
-            made(text)
-    made("send_batch('orders', array_fill('1'::jsonb, ARRAY[3000]))")
-    made("send_batch('orders', array_fill('1'::jsonb, ARRAY[3000]), 60)")
-    queue("mails").send_batch([1] * 3000)
-    for group in range(20):
-        queue("orders").send_batch([1] * 50, group=str(group))
-    made("read('orders', 600, 500)")
+        for _ in range(7):  # from the sixth on, PostgreSQL may keep a plan
+            made(filled_in(text, warming))
+    made("send_batch('orders', array_fill('1'::jsonb, ARRAY[10000]))")
+    made("send_batch('orders', array_fill('1'::jsonb, ARRAY[10000]), 60)")
+    queue("mails").send_batch([1] * 10_000)
+    for group in range(100):
+        queue("orders").send_batch([1] * 100, group=str(group))
+    made("read('orders', 600, 2000)")
 
     for text in CALLS:
+        text = filled_in(text, numbers)
         before = rows_read()
-        made(text)
+        found = made(text)
         assert rows_read() - before < 1000, text
+        assert found, text
 
 
 # Supabase's schema pgmq_public: wrappers with an empty search path, which name each argument.

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import psycopg
 import pytest
 from django.apps import apps
 from django.core.management import CommandError, call_command
@@ -12,8 +16,10 @@ from django_pgqueue import queue
 from django_pgqueue.errors import ForeignSchema
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.operations import InstallPGMQ
+from django_pgqueue.pgmq import installing
 from tests.conftest import run_sql
 from tests.pgmq.conftest import call
+from tests.waiting import until
 
 OBJECTS = """
     SELECT 'class', oid::regclass::text FROM pg_class UNION ALL
@@ -87,6 +93,53 @@ def test_installing_again_replaces_functions_and_keeps_what_clients_made(manage)
     assert call("send_topic('a', '1')") == [(1,)]
 
 
+def test_an_upgrade_keeps_the_last_internal_functions_and_no_older_ones(manage, monkeypatch):
+    text = installing.functions
+
+    def internal() -> set[str]:
+        return {name for kind, name in objects() if kind != "schema" and "pgmq._open" in name}
+
+    def release(number: int) -> set[str]:
+        monkeypatch.setattr(installing, "functions", lambda *args: f"{text(*args)}\n-- {number}")
+        manage("install")
+        return internal()
+
+    first, second, third = map(release, range(3))
+
+    assert first < second
+    assert third & second == second - first
+    assert release(2) == third - second
+
+
+def test_clients_go_on_while_functions_are_replaced(committed_pgmq, monkeypatch):
+    """Each release has other parameters of internal functions, and other types."""
+    committed_pgmq("create('orders')")
+    text, done, ended = installing.functions, [], Event()
+
+    def work() -> None:
+        with psycopg.connect(**connection.get_connection_params(), autocommit=True) as client:
+            while not ended.is_set():
+                client.execute("SELECT pgmq.send('orders', '1')")
+                for msg_id, *_ in client.execute("SELECT * FROM pgmq.read('orders', 30, 5)"):
+                    client.execute("SELECT pgmq.archive('orders', %s::bigint)", [msg_id])
+                    done.append(msg_id)
+
+    with ThreadPoolExecutor(1) as pool:
+        client = pool.submit(work)
+        for release in range(8):
+            other = f"id integer, of_release_{release} text, name text"
+            monkeypatch.setattr(
+                installing, "functions",
+                lambda *args, o=other: text(*args).replace("id integer, name text", o)
+            )  # fmt: skip
+            call_command("pgqueue_pgmq", "install", verbosity=0)
+            more = len(done) + 5
+            until(lambda more=more: client.done() or len(done) > more)
+        ended.set()
+        client.result()
+    assert sorted(done) == list(range(1, len(done) + 1))
+
+
 def test_a_migration_installs_the_schema_and_removes_it(db):
     state = ProjectState.from_apps(apps)
     operation = InstallPGMQ()
@@ -100,6 +153,27 @@ def test_a_migration_installs_the_schema_and_removes_it(db):
 
 def test_the_error_says_what_to_do():
     assert "DROP EXTENSION pgmq" in str(ForeignSchema())
+
+
+def test_public_functions_run_with_the_callers_rights_and_a_fixed_search_path(manage):
+    manage("install")
+    assert not run_sql(
+        "SELECT oid::regprocedure::text FROM pg_proc WHERE pronamespace = 'pgmq'::regnamespace "
+        "AND (prosecdef OR proname NOT LIKE '\\_%' AND "
+        "     coalesce(array_to_string(proconfig, ' '), '') NOT LIKE '%search\\_path=%pg\\_temp%')"
+    )
+
+
+def test_only_public_functions_call_internal_ones(manage):
+    """Views, triggers and columns use none, which has the caller's search path."""
+    manage("install")
+    call("create('orders')")
+    call("enable_notify_insert('orders')")
+    assert not run_sql(
+        "SELECT d.classid::regclass, d.objid FROM pg_depend d JOIN pg_proc p "
+        "ON d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid "
+        "WHERE p.pronamespace = 'pgmq'::regnamespace AND p.proname LIKE '\\_%'"
+    )
 
 
 def test_functions_do_not_follow_the_callers_search_path(orders, manage):

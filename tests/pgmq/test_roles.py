@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 
+import psycopg
 import pytest
 from django.core.management import call_command
+from django.db import connection
 
 from django_pgqueue import queue
-from django_pgqueue.models import Message
+from django_pgqueue.models import Message, Queue
 from tests.conftest import run_sql
 from tests.management.roles import acting, refused, role  # noqa: F401
 from tests.pgmq.conftest import call
@@ -68,15 +70,15 @@ ANYONE = (
     "validate_routing_key('a')",
     "validate_topic_pattern('a')",
     "format_table_name('orders', 'q')",
+    "topic_regex('a.*')",
 )
 # By their own SQL, without the functions. Operators may write the bindings.
 INSIDE = (
     "UPDATE pgmq.topic_bindings SET queue_name = 'mails' RETURNING 1",
-    "INSERT INTO pgmq._queue VALUES (0, now(), 5)",
-    "UPDATE pgmq._queue SET dropped = true",
+    "INSERT INTO pgmq.own_queue VALUES (0, now(), 5)",
+    "UPDATE pgmq.own_queue SET dropped = true",
     "CREATE FUNCTION pgmq.pop(name name) RETURNS int LANGUAGE sql AS 'SELECT 1'",
     "DROP FUNCTION pgmq.pop(text, integer)",
-    "SELECT pgmq._views('orders', 1)",
 )
 
 
@@ -136,10 +138,33 @@ def test_a_role_of_one_queue_cannot_use_another(role, committed_pgmq):  # noqa: 
     assert committed_pgmq("metrics('mails')")[0][1] == 40
 
 
-def test_a_role_without_rights_on_the_schema_sends_to_a_queue_that_notifies(role, committed_pgmq):  # noqa: F811
+@pytest.mark.parametrize("granted_first", [True, False])
+def test_a_sender_shares_the_throttle_of_notifications(role, committed_pgmq, granted_first):  # noqa: F811
     Message.objects.create_queue("orders")
-    call_command("pgqueue_grants", "--role", role, "--for", "sender", "--apply", verbosity=0)
-    committed_pgmq("enable_notify_insert('orders')")
+    steps = [
+        lambda: call_command("pgqueue_grants", "--role", role, "--for", "sender", "--apply"),
+        lambda: committed_pgmq("enable_notify_insert('orders')"),
+    ]
+    for step in steps if granted_first else reversed(steps):
+        step()
+    # A sender of Django's needs no right on the schema.
     run_sql(f"REVOKE USAGE ON SCHEMA pgmq FROM {role}")
     with acting(role):
         queue("orders").send(1)
+    [(_, _, notified)] = committed_pgmq("list_notify_insert_throttles()")
+    assert notified.year > 1970
+
+
+def test_a_sender_without_a_right_on_the_throttle_sends_and_notifies(role, committed_pgmq):  # noqa: F811
+    committed_pgmq("create('orders')")
+    call_command("pgqueue_grants", "--role", role, "--for", "sender", "--apply", verbosity=0)
+    committed_pgmq("enable_notify_insert('orders', 100000)")
+    committed_pgmq("send('orders', '1')")
+    pk = Queue.objects.get().pk
+    run_sql(f"REVOKE ALL ON SEQUENCE pgmq.pgqueue_wake_q{pk} FROM {role}")
+    with connection.cursor() as cursor:
+        cursor.execute('LISTEN "pgmq.q_orders.INSERT"')
+        with psycopg.connect(**connection.get_connection_params(), autocommit=True) as sender:
+            sender.execute(f"SET ROLE {role}")
+            sender.execute("SELECT pgmq.send('orders', '1')")
+        assert [each.channel for each in connection.connection.notifies(timeout=5, stop_after=1)]

@@ -157,7 +157,7 @@ def test_column_has_one_type_in_a_lake(lake: str, export_bodies: Export) -> None
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"nowhere": "a int"}, "takes no queue 'nowhere'"),
+        ({"nowhere": "a int"}, "has no queue 'nowhere'"),
         ({"orders": "`first name` string"}, "cannot be a column"),
         ({"orders": "a int, A int"}, "would be one column"),
         ({"orders": "a variant"}, "cannot be variant"),

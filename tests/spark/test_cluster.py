@@ -34,7 +34,7 @@ spark = (
     .getOrCreate()
 )
 rows = spark.read.format("pgqueue").options(url=url, subscribe="orders").load()
-rows.selectExpr("body", "concat('key-', id % 3) AS dedup_key").write.format("pgqueue").mode(
+rows.selectExpr("body", "concat('key-', id % 3) AS unique_key").write.format("pgqueue").mode(
     "append"
 ).options(url=url, queue="copies").save()
 print(json.dumps([rows.count(), sorted(m for m in sys.modules if m.startswith("django"))]))

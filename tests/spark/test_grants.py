@@ -34,7 +34,7 @@ def test_role_reads_writes_consumes_and_runs_the_jobs(
 
     rows = spark.read.format("pgqueue").option("url", restricted).load()
     assert rows.count() == 3
-    writer = rows.selectExpr("body", "'k' || id AS dedup_key").write.format("pgqueue")
+    writer = rows.selectExpr("body", "'k' || id AS unique_key").write.format("pgqueue")
     writer.mode("append").options(url=restricted, queue="copies").save()
     assert export(spark, restricted, lake).rows == 3
     rollup(spark, restricted, lake=lake)

@@ -346,7 +346,7 @@ def test_schema_of_bodies_is_inferred_from_a_sample(read: Read, webhooks: None) 
     ("schema", "complaint"),
     [
         ("order number", "struct<order number>"),
-        ('{"type": "order"}', "bodySchema is DDL"),
+        ('{"type": "order"}', "bodySchema must be DDL"),
         ("infer", "none of the sampled bodies"),
     ],
 )

@@ -74,7 +74,7 @@ def test_rows_arrive_with_all_that_a_message_has(spark: Any, url: str, orders: Q
             ("orders", None, None, None, None, None, None),
         ],
         "queue string, body string, headers string, delay double, priority int, "
-        "group string, dedup_key string",
+        "group string, unique_key string",
     )
 
     frame.write.format("pgqueue").mode("append").option("url", url).save()
@@ -82,7 +82,7 @@ def test_rows_arrive_with_all_that_a_message_has(spark: Any, url: str, orders: Q
     first, empty = Message.objects.filter(queue=orders).order_by("-priority")
     (mail,) = Message.objects.filter(queue__name="mails")
     assert (first.body, first.headers) == ({"text": 'a,"b"\n☃'}, {"h": 1})
-    assert (first.priority, first.group_key, first.dedup_key) == (5, "g", "d")
+    assert (first.priority, first.group_key, first.unique_key) == (5, "g", "d")
     assert (mail.body, mail.headers, empty.body) == ([1, None], None, None)
     assert Message.objects.metrics("mails").delayed == 1
     assert Message.objects.metrics("orders").ready == 2
@@ -196,29 +196,31 @@ def test_batch_replayed_with_another_partitioning_is_not_sent_again(
 
 
 def test_key_that_was_sent_before_is_not_sent_again(spark: Any, url: str, orders: Queue) -> None:
-    Message.objects.send("orders", {"id": 0}, dedup_key="a")
+    Message.objects.send("orders", {"id": 0}, unique="a")
     frame = spark.createDataFrame(
         [('{"id": 1}', "a"), ('{"id": 2}', "b"), ('{"id": 2}', "b"), ('{"id": 3}', None)],
-        "body string, dedup_key string",
+        "body string, unique_key string",
     )
 
     save(frame, url)
-    save(frame.where("dedup_key IS NOT NULL"), url)
+    save(frame.where("unique_key IS NOT NULL"), url)
 
     assert sent() == [0, 2, 3]
     assert staged(url) == 0
 
 
-def test_dedup_key_counts_as_long_as_one_that_was_sent(spark: Any, url: str, orders: Queue) -> None:
-    Message.objects.send("orders", {"id": 0}, dedup_key="a")
-    save(spark.createDataFrame([('{"id": 1}', "b")], "body string, dedup_key string"), url)
+def test_unique_key_counts_as_long_as_one_that_was_sent(
+    spark: Any, url: str, orders: Queue
+) -> None:
+    Message.objects.send("orders", {"id": 0}, unique="a")
+    save(spark.createDataFrame([('{"id": 1}', "b")], "body string, unique_key string"), url)
 
     with psycopg.connect(url) as connection:
         windows = connection.execute(
-            "SELECT DISTINCT until - enqueued_at FROM pgqueue_dedup JOIN pgqueue_message USING (id)"
+            "SELECT DISTINCT until - enqueued_at FROM pgqueue_claim JOIN pgqueue_message USING (id)"
         ).fetchall()
 
-    assert windows == [(orders.dedup_window or dt.timedelta(minutes=5),)]
+    assert windows == [(orders.unique_window or dt.timedelta(minutes=5),)]
 
 
 def test_overwriting_a_queue_is_refused(url: str, orders: Queue, bodies: Any) -> None:
@@ -256,7 +258,7 @@ def test_frame_that_is_no_messages_is_refused(
     ("column", "complaint"),
     [
         ("'' AS `group`", "1 to 255 characters"),
-        ("repeat('x', 256) AS dedup_key", "1 to 255 characters"),
+        ("repeat('x', 256) AS unique_key", "1 to 255 characters"),
         ("'[1]' AS headers", "a JSON object"),
         ("101 AS priority", "priority"),
         ("double('Infinity') AS delay", "delay"),

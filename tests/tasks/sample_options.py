@@ -29,7 +29,7 @@ def endless() -> None:
         time.sleep(0.01)
 
 
-@task(group="customer-{customer_id}", dedup_key="{customer_id}/{order_id}")
+@task(group="customer-{customer_id}", unique="{customer_id}/{order_id}")
 def charge(customer_id: int, order_id: int = 1) -> None:
     ran.append((customer_id, order_id))
 

@@ -1,4 +1,4 @@
-"""Options in a task's decorator: retry, timeout, group and dedup key."""
+"""Options in a task's decorator: retry, timeout, group and unique key."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_timeout_of_its_own(committed_backend, work):
     assert other.return_value == 1
 
 
-def test_a_group_and_a_dedup_key_are_filled_in(backend):
+def test_a_group_and_a_unique_are_filled_in(backend):
     first = sample_options.charge.enqueue(7, order_id=3)
     again = sample_options.charge.enqueue(order_id=3, customer_id=7)
     other = sample_options.charge.enqueue(7)
@@ -102,7 +102,7 @@ def test_many_with_keys(backend):
 
 
 def test_a_key_can_be_given_for_one_call(backend):
-    once = sample.noop.using(dedup_key="once")
+    once = sample.noop.using(unique="once")
 
     assert once.enqueue().id == once.enqueue(2).id
     assert sample.noop.enqueue().id != once.enqueue().id
@@ -116,8 +116,8 @@ def test_a_key_can_be_given_for_one_call(backend):
         ({"timeout": "soon"}, "timeout must be seconds"),
         ({"group": 7}, "group must be text"),
         ({"group": "{nobody}"}, "names 'nobody', which is no argument of add: it has one, two"),
-        ({"dedup_key": "{}"}, "names 'no', which is no argument"),
-        ({"dedup_key": "{one"}, "cannot be filled in"),
+        ({"unique": "{}"}, "names 'no', which is no argument"),
+        ({"unique": "{one"}, "cannot be filled in"),
         ({"priority": 200}, "priority must be"),
     ],
 )
@@ -130,7 +130,7 @@ def test_bad_options_are_refused_when_the_task_is_defined(backend, options, mess
 def test_the_backends_for_tests_take_the_same_options(name, db):
     tasks = {"default": {"BACKEND": f"django_pgqueue.tasks.{name}"}}
     with override_settings(TASKS=tasks):
-        each = task(retry=NoRetry(), timeout=5, group="g", dedup_key="{one}")(sample.add.func)
+        each = task(retry=NoRetry(), timeout=5, group="g", unique="{one}")(sample.add.func)
         [one, two] = each.enqueue_many([[1], {"one": 2}])
         with pytest.raises(InvalidTask, match="retry must be"):
             task(retry=3)(sample.add.func)
@@ -143,7 +143,7 @@ def test_the_backends_for_tests_take_the_same_options(name, db):
 @pytest.mark.parametrize("name", ["dummy.DummyBackend", "immediate.ImmediateBackend"])
 def test_backends_of_others_ignore_the_options(name, db):
     with override_settings(TASKS={"default": {"BACKEND": f"{NAME}.backends.{name}"}}):
-        each = task(retry=NoRetry(), group="g", dedup_key="{one}")(sample.add.func)
+        each = task(retry=NoRetry(), group="g", unique="{one}")(sample.add.func)
         assert len(each.enqueue_many([[1], {"one": 2}])) == 2
         assert each.using(priority=3, group="h").group == "h"
 
@@ -156,7 +156,7 @@ def test_a_project_may_have_a_subclass_of_the_task(backend):
         assert isinstance(task(sample.add.func), Own)
 
 
-@pytest.mark.parametrize("option", ["retry", "timeout", "group", "dedup_key"])
+@pytest.mark.parametrize("option", ["retry", "timeout", "group", "unique"])
 def test_an_option_that_djangos_decorator_refuses_names_ours(db, own_handlers, monkeypatch, option):
     tasks = {
         "default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend"},
@@ -229,8 +229,8 @@ def test_a_flush_makes_none(db, configure):
     assert not Queue.objects.exists()
 
 
-def test_a_dedup_log_is_no_error(backend, caplog):
+def test_a_log_of_a_duplicate_is_no_error(backend, caplog):
     with caplog.at_level(logging.DEBUG, NAME):
-        sample.noop.using(dedup_key="once").enqueue()
+        sample.noop.using(unique="once").enqueue()
 
     assert "enqueued" in caplog.text

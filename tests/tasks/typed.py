@@ -21,7 +21,7 @@ def charge(customer_id: int, order_id: int = 1) -> str:
     return f"{customer_id}/{order_id}"
 
 
-@task(takes_context=True, dedup_key="{url}")
+@task(takes_context=True, unique="{url}")
 def load(context: TaskContext[Any, Any], url: str) -> int:
     return context.attempt
 

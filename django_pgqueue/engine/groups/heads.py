@@ -1,4 +1,4 @@
-"""The heads of FIFO groups: a reader gives one to each group that lacks it."""
+"""Give heads to FIFO groups that lack one, and put followers back behind their heads."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from django_pgqueue.engine.open_queue import OpenQueue
 
 __all__ = ["promote", "set_back"]
 
-#: The most rechecks, or messages to set back, in one statement.
+#: One statement processes at most this many rechecks, or sets back this many messages.
 BATCH = 1000
 
 
 def promote(queue: OpenQueue, qty: int | None, *, alone: bool) -> bool:
     """Give a head to groups that may lack one. Returns whether there may be more such groups.
 
-    ``alone`` is false in the caller's transaction, which keeps the locks: there only as many groups
-    get a head as the read needs.
+    ``alone`` is false in the caller's transaction, which keeps the groups locked until it ends.
+    There, at most ``qty`` groups get a head.
     """
     groups = BATCH if alone or qty is None else qty
     params = {"batch": BATCH, "groups": groups, "alone": alone}

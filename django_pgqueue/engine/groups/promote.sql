@@ -1,9 +1,9 @@
 -- Process rechecks: give a head to each group that lacks one. Never waits for another transaction: a
 -- group that is locked keeps its recheck. docs/groups.md says why this is safe. P7.
 --
--- Two readers that insert the row of the same group would wait for each other. So a statement that is
--- its own transaction takes a lock on all groups of the queue; statements in longer transactions
--- share that lock, and take one for each group.
+-- Two readers that insert the row of the same group would wait for each other. So a statement that
+-- is a transaction of its own takes one lock for all groups of the queue. Statements in longer
+-- transactions share that lock, and take another for each group.
 WITH mode AS MATERIALIZED (
     SELECT CASE WHEN %(alone)s
                 THEN pg_try_advisory_xact_lock(hashtextextended('pgqueue.promote', {queue_id}))
@@ -21,8 +21,8 @@ marks AS MATERIALIZED (
 asked AS MATERIALIZED (
     SELECT DISTINCT group_key FROM marks
 ),
--- Groups with a row. A lock on the row keeps its head; a row that changed after this statement began is
--- left to the next read.
+-- Groups with a row. While the row is locked, its head does not change. The next read processes
+-- rows that changed after this statement began.
 known AS MATERIALIZED (
     SELECT a.group_key, g.place
     FROM asked a CROSS JOIN LATERAL (
@@ -55,10 +55,12 @@ unknown AS MATERIALIZED (
         ORDER BY w.id LIMIT 1) w ON true
     WHERE (a.group_key NOT IN (SELECT group_key FROM known)) IS TRUE
 ),
+-- The locks are tried one by one, until there are enough.
 mine AS MATERIALIZED (
-    SELECT place FROM (SELECT * FROM unknown WHERE place IS NOT NULL ORDER BY id LIMIT %(groups)s) u
+    SELECT place FROM (SELECT * FROM unknown WHERE place IS NOT NULL ORDER BY id OFFSET 0) u
     WHERE (SELECT exclusive FROM mode)
        OR pg_try_advisory_xact_lock(hashtextextended(group_key, {queue_id}))
+    LIMIT %(groups)s
 ),
 first AS MATERIALIZED (
     SELECT ctid AS place, id, priority, group_key FROM pgqueue_waiting

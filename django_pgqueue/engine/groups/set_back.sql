@@ -1,5 +1,5 @@
--- Move followers whose lease expired while their head is unsettled back to waiting. They keep their
--- counts and times. P1.
+-- Move followers back to waiting if their lease expired before their head was settled. They keep
+-- their counts and times. P1.
 WITH due AS MATERIALIZED (
     SELECT d.ctid AS place, d.id, d.group_key
     FROM pgqueue_deferred d
@@ -10,7 +10,7 @@ WITH due AS MATERIALIZED (
     LIMIT (SELECT %(batch)s::bigint)
     FOR UPDATE OF d SKIP LOCKED
 ),
--- The lock keeps the head what the row says, until the followers are back in line.
+-- Lock the groups, so that no head changes before the followers are back in waiting.
 held AS MATERIALIZED (
     SELECT g.group_key, g.head FROM pgqueue_group g
     WHERE g.queue_id = {queue_id}

@@ -1,4 +1,4 @@
--- Complete a part of the messages of batch leases; the others stay leased. A lease that was unfolded,
+-- Complete some of the messages of batch leases. The rest stay leased. A lease that was unfolded,
 -- or whose messages were read again, does not match: archive.sql then looks for its messages.
 WITH held AS MATERIALIZED (
     SELECT l.place, l.head, l.ids, l.enqueued_ats, l.read_at, g.ids::bigint[] AS done

@@ -1,9 +1,9 @@
 """Batch leases: one lease row for all messages of a read.
 
 A read that takes many new messages writes one row of ``lease`` instead of a row of ``deferred`` for
-each: 900 bytes of write-ahead log a message instead of 1,200. A receipt names its batch, so an ack
-of the batch, or of a large part of it, changes only that row. Every other operation *unfolds* the
-lease first: it replaces it by a row of ``deferred`` for each message.
+each: 900 bytes of write-ahead log per message instead of 1,200. A receipt names its batch, so an
+ack of the batch, or of a large part of it, changes only that row. Every other operation *unfolds*
+the lease first: it replaces the lease by a row of ``deferred`` for each message.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from django_pgqueue.types import Batch, Receipt
 
 __all__ = ["BATCH_FROM", "archive_batches", "in_batches", "open_ended", "rescue", "unfold"]
 
-#: Reads of fewer messages lease each by a row of its own, which costs no more.
+#: Reads of fewer messages write a row for each message, which costs no more.
 BATCH_FROM = 16
-#: An ack of a smaller part of the batch than one in this many unfolds the lease, which is cheaper.
+#: An ack of less than a quarter (1 / _SHARE) of a batch unfolds the lease, which is cheaper.
 _SHARE = 4
 _ID, _PRIORITY = map(Delivery._fields.index, ("id", "priority"))
 
 
 def in_batches(rows: Sequence[tuple[Any, ...]]) -> list[Delivery]:
-    """Convert the rows of one read to deliveries: the messages of each priority are a batch."""
+    """Convert the rows of one read to deliveries. Messages of equal priority form a batch."""
     ids: dict[int, list[int]] = {}
     for row in rows:
         ids.setdefault(row[_PRIORITY], []).append(row[_ID])
@@ -35,7 +35,7 @@ def in_batches(rows: Sequence[tuple[Any, ...]]) -> list[Delivery]:
 
 
 def archive_batches(queue: OpenQueue, receipts: Iterable[Receipt], ran: int) -> set[int]:
-    """Archive the receipts that are all, or a large part, of a batch. Returns the archived ids."""
+    """Archive messages whose receipts are all or much of a batch. Returns the archived ids."""
     together: dict[tuple[Batch, int], list[int]] = {}
     for receipt in receipts:
         if receipt.batch is not None:
@@ -49,7 +49,7 @@ def archive_batches(queue: OpenQueue, receipts: Iterable[Receipt], ran: int) -> 
     done: set[int] = set()
     for statement, leases in (("leases/archive_batch", whole), ("leases/archive_part", part)):
         if leases:
-            # Ordered by head, so that two transactions lock leases in the same order.
+            # Leases are sorted by head, so that all transactions lock them in the same order.
             heads, read_ats, ids = zip(*sorted(leases), strict=True)
             params = {
                 "heads": arguments.array(heads),
@@ -62,7 +62,7 @@ def archive_batches(queue: OpenQueue, receipts: Iterable[Receipt], ran: int) -> 
 
 
 def unfold(queue: OpenQueue, ids: Iterable[int]) -> int:
-    """Replace the batch leases of these messages by rows of deferred. Returns how many rows."""
+    """Replace these messages' batch leases by rows of deferred. Returns how many rows."""
     [(count,)] = queue.run("leases/unfold", {"ids": arguments.array(ids)})
     return int(count)
 
@@ -74,9 +74,9 @@ def open_ended(queue: OpenQueue) -> None:
 
 
 def rescue(queue: OpenQueue, process_id: int) -> int:
-    """Make readable at once the messages that a dead consumer process held; returns how many.
+    """Make the messages that a dead consumer process held readable at once. Returns how many.
 
-    ``process_id`` is the id of its row.
+    ``process_id`` is the id of the process's row.
     """
     holder = arguments.count(process_id, "process_id")
     [(count,)] = queue.run("leases/rescue", {"process_id": holder})

@@ -1,5 +1,5 @@
 -- Replace the batch leases of these messages by a row of deferred for each message in them. Returns
--- how many rows. P3, P5.
+-- the number of rows. P3, P5.
 WITH gone AS (
     DELETE FROM pgqueue_lease
     WHERE head = ANY(ARRAY(

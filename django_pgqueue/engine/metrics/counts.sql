@@ -1,11 +1,11 @@
--- A part of metrics.sql and metrics_all.sql: counts of the queue {of}, except for its ready messages.
--- Exact up to the limit. The order of an index, and a limit that the planner cannot see, keep it from
--- scanning the rows of other queues (P1).
+-- Part of metrics.sql and metrics_all.sql: counts the messages of queue {of}, except the ready
+-- ones, up to the limit. Each subquery is ordered by an index and has a limit that the planner
+-- cannot see: otherwise the planner would scan the rows of other queues (P1).
 CROSS JOIN LATERAL (
     SELECT count(*) AS counted, min(enqueued_at) AS oldest, max(enqueued_at) AS newest
     FROM (SELECT enqueued_at FROM pgqueue_waiting WHERE queue_id = {of}
           ORDER BY group_key, id LIMIT (SELECT %(limit)s::bigint)) w) w
--- The first messages of groups without a head. They are in w.counted, too.
+-- The first messages of groups without a head. w.counted includes them, too.
 CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE place = 'ready') AS ready,
            count(*) FILTER (WHERE place = 'delayed') AS delayed,
@@ -21,8 +21,8 @@ CROSS JOIN LATERAL (
            min(enqueued_at) AS oldest, max(enqueued_at) AS newest
     FROM (SELECT vt, state, enqueued_at FROM pgqueue_deferred
           WHERE queue_id = {of} ORDER BY vt LIMIT (SELECT %(limit)s::bigint)) d) d
--- Ids rise with time, except for the order of commits: the first message of a lease is its oldest, the
--- last one its newest.
+-- Takes the first message of a lease as its oldest, and the last one as its newest: ids rise with
+-- time, though commits may come in another order.
 CROSS JOIN LATERAL (
     SELECT coalesce(sum(cardinality(ids)), 0)::bigint AS counted,
            coalesce(sum(cardinality(ids)) FILTER (WHERE {places/due}), 0)::bigint AS due,

@@ -1,5 +1,5 @@
--- A part of other statements: the priorities of the ready messages in the queue {of}, found by one
--- index probe each.
+-- Part that other statements include: the distinct priorities of the ready messages in queue {of},
+-- each found by one index probe.
 level AS (
     (SELECT -priority AS rank FROM pgqueue_ready WHERE queue_id = {of} ORDER BY -priority LIMIT 1)
     UNION ALL

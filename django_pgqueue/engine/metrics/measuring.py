@@ -16,7 +16,7 @@ __all__ = ["metrics", "metrics_of_all"]
 LEAST_COUNTED = 100
 #: Where the statistics show many ready messages, only this many are counted.
 ENOUGH = 25
-# Adds the messages that this session has sent to the server's statistics.
+# Makes the server's statistics include this session's sends at once.
 _FLUSH = "pg_stat_force_next_flush()"
 
 
@@ -29,7 +29,7 @@ def metrics(queue: OpenQueue) -> Metrics:
     Raises QueueNotFound.
     """
     limit = int(queue.runner.settings.EXACT_COUNT_LIMIT)
-    if queue.runner.alone:  # within a transaction nothing is flushed before its end
+    if queue.runner.alone:  # a transaction flushes nothing before its end
         queue.runner.run(f"SELECT {_FLUSH}")
     [row] = queue.run("metrics/metrics", {"limit": limit + 1})
     return _metrics(queue.name, row, limit, limit)
@@ -38,9 +38,9 @@ def metrics(queue: OpenQueue) -> Metrics:
 def metrics_of_all(runner: Runner) -> list[Metrics]:
     """:func:`metrics` of every queue of a database, by name, in one statement.
 
-    The more queues there are, the lower is the count from which numbers are estimates. Archived
-    messages come from statistics that lag by seconds. Ages are those of the counted messages and of
-    the last ready one.
+    Counts above a limit are estimates; the more queues, the lower the limit. The number of archived
+    messages comes from statistics that lag by seconds. Ages are those of the counted messages and
+    of the last ready one.
     """
     [(queues, *_)] = runner.run(
         f"SELECT count(*), {_FLUSH}, count(CASE WHEN unlogged THEN pgqueue_clear_lost(id) END) "
@@ -54,7 +54,7 @@ def metrics_of_all(runner: Runner) -> list[Metrics]:
 
 
 def _metrics(name: str, row: Sequence[Any], limit: int, ready_limit: int) -> Metrics:
-    """Convert a row of metrics.sql. Counts beyond the limits are estimated."""
+    """Convert a row of metrics.sql, and estimate counts that exceed the limits."""
     (
         ready,
         waiting,
@@ -83,16 +83,16 @@ def _metrics(name: str, row: Sequence[Any], limit: int, ready_limit: int) -> Met
     }
     if archived > limit:
         archived = max(archived, archived_estimate)
-    # The count that stopped at its limit gets all messages that only the statistics know.
+    # Messages that only the statistics know are added to the count that stopped at its limit.
     uncounted = max(0, live_estimate - archived - ready - deferred - leased - waiting)
     if ready > ready_limit:
         ready += uncounted
     elif waiting > limit:
         waiting += uncounted
     elif deferred > limit:
-        # Rows are counted by vt, so those beyond the limit are delayed messages.
+        # Rows are counted in order of vt, so those beyond the limit are delayed messages.
         delayed += uncounted
-    # The first messages of groups without a head were counted among the waiting ones.
+    # The waiting count includes the first messages of groups without a head.
     ready, delayed = ready + first_ready, delayed + first_delayed
     waiting -= first_ready + first_delayed
     length = ready + waiting + due + in_flight + delayed

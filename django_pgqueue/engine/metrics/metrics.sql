@@ -1,5 +1,5 @@
--- One queue. Counts are exact up to a limit; beyond it the caller estimates from the server's
--- statistics.
+-- The metrics of one queue. Counts are exact up to a limit; above it the caller estimates them from
+-- the server's statistics.
 WITH RECURSIVE {metrics/level},
 ready_age AS (
     SELECT min(o.enqueued_at) AS oldest, max(n.enqueued_at) AS newest

@@ -52,7 +52,7 @@ def read_grouped_rr(
 ) -> Deliveries:
     """Lease up to ``qty`` messages in rounds: one of each group, then the second of each.
 
-    The list is in that order; otherwise as :func:`read_grouped`.
+    The list is in that order. Arguments are as for :func:`read_grouped`.
 
     >>> [message.group for message in queue("orders").read_grouped_rr(qty=3)]
     ['customer 1', 'customer 2', 'customer 1']
@@ -69,7 +69,7 @@ def group_by_group(queue: OpenQueue, vt: float | dt.timedelta | None, qty: int) 
     missing = _number(qty)
     while missing > 0:
         [(number,)] = queue.run("read/heads_needed", {"qty": missing})
-        # Groups without a head get theirs by the first read.
+        # The first read gives a head to groups that lack one.
         heads = lease(queue, vt=vt, qty=number or 1)
         found.exhausted = [*found.exhausted, *heads.exhausted]
         if not heads:
@@ -105,7 +105,7 @@ def follow(
 ) -> Deliveries:
     """Lease up to ``qty`` messages that wait behind heads of FIFO groups.
 
-    Their leases hold as long as those of the heads: until a head is settled or its lease expires.
+    A follower's receipt is valid until the follower or its head is delivered again.
 
     Arguments:
         heads: receipts of messages that this caller has just leased.

@@ -132,7 +132,7 @@ def _listening(runner: Runner) -> Iterator[None]:
     try:
         yield
     finally:
-        # After an error the connection may be closed, and then it listens no more.
+        # Errors are ignored: a closed connection no longer listens.
         with contextlib.suppress(Exception), runner.errors:
             runner.session.execute(f"UNLISTEN {CHANNEL}")
 

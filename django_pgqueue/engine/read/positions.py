@@ -27,7 +27,7 @@ SWEEP_INTERVAL = 1.0
 SWEEP_SHARE = 20
 SWEEP_LIMIT = 5.0
 
-# Before all rows: no priority is higher than 100.
+# The position before all rows: no priority is higher than 100.
 _START: dict[str, Any] = {"rank": -101, "after": 0, "due_after": 0}
 
 
@@ -37,15 +37,15 @@ class Position:
     __slots__ = ("_bounds", "_swept_at", "_took", "grouped")
 
     def __init__(self) -> None:
-        #: None: the last read found too few messages, so the next one runs read.sql.
+        #: None if the last read found too few messages: the next one then runs read.sql.
         self._bounds: dict[str, Any] | None = None
         self._swept_at = float("-inf")
         self._took = 0.0
-        #: Whether reads have found messages of groups, which are leased one by one.
+        #: Whether a read has found messages of groups: those need a lease row each.
         self.grouped = False
 
     def bounds(self) -> dict[str, Any] | None:
-        """The parameters of read_ready.sql; None when the next read is one of read.sql."""
+        """Return the parameters of read_ready.sql, or None if the next read has to run read.sql."""
         bounds = self._bounds
         rest = min(max(SWEEP_INTERVAL, SWEEP_SHARE * self._took), SWEEP_LIMIT)
         if bounds is not None and time.monotonic() - self._swept_at >= rest:
@@ -55,20 +55,20 @@ class Position:
     def advance(
         self, bounds: dict[str, Any], qty: int, found: Sequence[Delivery], began: float
     ) -> None:
-        """Move behind the messages that read_ready.sql found; ``began`` is when it started."""
+        """Move behind the messages that read_ready.sql found. It started at the time ``began``."""
         if not self._is_full(qty, found):
             return
         if bounds is _START:
             self._swept_at, self._took = began, time.monotonic() - began
         if any(delivery.group_key is not None for delivery in found):
-            # Heads become ready in any order of ids, so no position is behind all of them.
+            # Heads become ready in any order of ids, so the next read begins at the start.
             self.grouped, self._bounds = True, _START
             return
         rank, after = max((-delivery.priority, delivery.id) for delivery in found)
         self._bounds = {"rank": rank, "after": after, "due_after": found[0].read_at}
 
     def begin(self, qty: int, found: Sequence[Delivery]) -> None:
-        """Begin at the start if read.sql found as many as it was asked for: there may be more."""
+        """Begin at the start if read.sql found ``qty`` messages: there may be more."""
         self.grouped = self.grouped or any(d.group_key is not None for d in found)
         if self._is_full(qty, found):
             self._bounds, self._swept_at = _START, float("-inf")
@@ -85,7 +85,7 @@ _positions: dict[tuple[Hashable, int, dt.datetime], Position] = {}
 
 
 def position_in(queue: OpenQueue) -> Position:
-    """This process's position on a queue."""
+    """Return this process's position in a queue."""
     key = queue.runner.database, queue.id, queue.created_at
     position = _positions.get(key)
     if position is None:

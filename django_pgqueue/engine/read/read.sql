@@ -2,9 +2,9 @@
 --
 -- A row with a note is not a delivery but work for the reader. 'exhausted': a due message without
 -- deliveries left, to be failed. 'blocked': a due message that is not the head of its group
--- (groups/set_back.sql). 'recheck': some groups may lack a head, and their next message may come
--- before those that are ready, so no ready message was leased (groups/promote.sql). An expired batch
--- lease is unfolded: those of its messages that are not leased again become rows of deferred. P1, P2.
+-- (groups/set_back.sql). 'recheck': some groups may lack a head. Their next messages may come
+-- before the ready ones, so no ready message was leased (groups/promote.sql). An expired batch
+-- lease is unfolded: its messages become rows of deferred, unless they are leased again. P1, P2, P6.
 WITH recheck AS MATERIALIZED (
     SELECT FROM pgqueue_recheck
     WHERE queue_id = {queue_id} AND (SELECT %(heed)s::boolean) ORDER BY id LIMIT 1
@@ -17,8 +17,9 @@ due AS MATERIALIZED (
                WHERE g.queue_id = {queue_id} AND g.group_key = d.group_key) AS blocked
     FROM pgqueue_deferred d
     WHERE d.queue_id = {queue_id} AND d.vt <= statement_timestamp()
-      AND ({any_body} OR EXISTS (
-          SELECT FROM {message} m WHERE m.id = d.id AND m.body @> %(conditional)s::jsonb))
+      AND ({any_body} OR (
+          SELECT true FROM {message} m
+          WHERE m.id = d.id AND m.body @> %(conditional)s::jsonb LIMIT 1))
     ORDER BY d.vt
     LIMIT (SELECT %(qty)s::bigint)
     FOR UPDATE OF d SKIP LOCKED
@@ -27,7 +28,7 @@ capacity AS MATERIALIZED (
     SELECT (SELECT %(qty)s::bigint) - (SELECT count(*) FROM due) AS left
 ),
 ended AS MATERIALIZED (
-    -- With a condition: leases with at least one message that matches.
+    -- If there is a condition, only leases with at least one message that matches it.
     SELECT ctid, vt, CASE WHEN {any_body} THEN cardinality(ids) ELSE 1 END AS size
     FROM pgqueue_lease l
     WHERE queue_id = {queue_id} AND vt <= statement_timestamp()
@@ -55,9 +56,9 @@ unfolded AS MATERIALIZED (
         SELECT f.*, count(*) FILTER (WHERE f.wanted) OVER (ORDER BY f.vt, f.id) AS place
         FROM (
             SELECT m.id, m.enqueued_at, o.priority, o.read_at, o.vt, o.process_id,
-                   {any_body} OR EXISTS (
-                       SELECT FROM {message} b
-                       WHERE b.id = m.id AND b.body @> %(conditional)s::jsonb) AS wanted
+                   {any_body} OR (
+                       SELECT true FROM {message} b
+                       WHERE b.id = m.id AND b.body @> %(conditional)s::jsonb LIMIT 1) AS wanted
             FROM opened o CROSS JOIN LATERAL unnest(o.ids, o.enqueued_ats) AS m (id, enqueued_at)
         ) f
     ) u
@@ -66,8 +67,9 @@ fresh AS MATERIALIZED (
     SELECT r.ctid
     FROM pgqueue_ready r
     WHERE r.queue_id = {queue_id}
-      AND ({any_body} OR EXISTS (
-          SELECT FROM {message} m WHERE m.id = r.id AND m.body @> %(conditional)s::jsonb))
+      AND ({any_body} OR (
+          SELECT true FROM {message} m
+          WHERE m.id = r.id AND m.body @> %(conditional)s::jsonb LIMIT 1))
     ORDER BY -r.priority, r.id
     LIMIT CASE WHEN EXISTS (SELECT FROM recheck) THEN 0
                ELSE (SELECT capacity.left FROM capacity) - (SELECT count(*) FROM unfolded WHERE chosen) END

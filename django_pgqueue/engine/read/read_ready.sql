@@ -1,8 +1,8 @@
 -- Lease up to qty ready messages behind the last one that this process took (positions.py). Returns
--- nothing if a message is due or a group may lack a head: then read.sql finds the right order.
--- Writes one lease for each message (lease_each.sql), or one for all of a priority
--- (lease_batch.sql), which cannot have heads of groups. A ready message of a higher priority makes the
--- scan begin at the start. P1, P2, P6.
+-- nothing if a message is due or a group may lack a head: read.sql then takes messages in the right
+-- order. Writes one lease for each message (lease_each.sql), or one for all messages of a priority
+-- (lease_batch.sql). A lease of several messages cannot include heads of groups. A ready message of
+-- a higher priority makes the scan begin at the start. P1, P2, P6.
 WITH taken AS (
     DELETE FROM pgqueue_ready WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM pgqueue_ready

@@ -66,7 +66,7 @@ def lease(
     batched: bool = True,
     **names: Any,
 ) -> Deliveries:
-    """:func:`read`, for a caller that knows which transaction it is in: it is refused in none.
+    """Lease messages as :func:`read` does, inside any transaction or none.
 
     Arguments:
         vt, qty, conditional: as for :func:`read`.
@@ -74,8 +74,8 @@ def lease(
         process_id: the row of the consumer process that will hold the leases.
         batched: False gives each message a lease of its own, for a caller that settles each in a
             transaction of its own.
-        names: names in the statement's text. ``message=`` is what it reads bodies from, in place of
-            the queue's own table.
+        names: values of placeholders in the statement's text. ``message=`` is the table that bodies
+            are read from, instead of the queue's own.
 
     The list's ``exhausted`` has the receipts of messages that were dead-lettered instead.
 
@@ -93,7 +93,7 @@ def terms(
     max_deliveries: int | None = None,
     process_id: int | None = None,
 ) -> dict[str, Any]:
-    """The parameters of a statement that leases. None means the queue's own setting."""
+    """Return the parameters of a statement that leases. None means the queue's own setting."""
     if max_deliveries is None:
         max_deliveries = queue.max_deliveries
     else:
@@ -115,14 +115,14 @@ def _take(
     alone: bool | None = None,
     **names: Any,
 ) -> Deliveries:
-    """Read behind the last message that this process took; if that finds too few, from the start.
+    """Read behind the last message that this process took; if too few are left, from the start.
 
     ``alone`` says whether the open transaction, if any, is this operation's own.
     """
     qty, taken = params["qty"], Deliveries()
     if alone is None:
         alone = queue.runner.alone
-    # A rollback of the caller's transaction may bring back messages before that position.
+    # No position in the caller's transaction: its rollback may bring back earlier messages.
     position = _position(queue, params) if queue.runner.alone else None
     if position is not None and (bounds := position.bounds()) is not None:
         batched = batched and qty >= BATCH_FROM and not position.grouped
@@ -147,7 +147,7 @@ def _take(
         if ended:
             taken.exhausted = [*taken.exhausted, *ended]
         if any(delivery.note == RECHECK for delivery in found):
-            # Groups that are locked now must not keep the read from the ready messages.
+            # Ignores the remaining rechecks, so that ready messages are read despite locked groups.
             rechecks_left, heed, again = promote(queue, qty, alone=alone), False, True
         elif not again and rechecks_left:
             rechecks_left, heed, again = False, True, True
@@ -158,7 +158,7 @@ def _take(
 
 
 def _position(queue: OpenQueue, params: dict[str, Any]) -> Position | None:
-    """This process's position in the queue, if the read has a limit and no condition."""
+    """Return this process's position, or None if the read has no limit or has a condition."""
     if not params["qty"] or params["conditional"]:
         return None
     return position_in(queue)
@@ -207,7 +207,7 @@ def pop(queue: OpenQueue, qty: int | None = 1) -> Deliveries:
     with queue.transaction():
         taken = _take(queue, terms(queue, None, qty), alone=alone)
         delete(queue, [delivery.receipt for delivery in taken])
-    # read_ct of a popped message has the deliveries before this one.
+    # A popped message's read_ct counts only the deliveries before this one.
     taken[:] = [
         d._replace(read_ct=d.read_ct - 1, first_read_at=d.first_read_at if d.read_ct > 1 else None)
         for d in taken

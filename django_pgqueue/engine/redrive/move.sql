@@ -19,8 +19,8 @@ moved AS (
     DELETE FROM {message}
     WHERE id = ANY(ARRAY(SELECT id FROM held UNION ALL SELECT id FROM unread
                          UNION ALL SELECT id FROM queued))
-    RETURNING id, priority, group_key, dedup_key, headers, body
+    RETURNING id, priority, group_key, unique_key, headers, body
 )
-INSERT INTO {target_message} (id, queue_id, priority, group_key, dedup_key, headers, body)
-SELECT id, {target_queue_id}, priority, group_key, dedup_key, headers, body FROM moved
+INSERT INTO {target_message} (id, queue_id, priority, group_key, unique_key, headers, body)
+SELECT id, {target_queue_id}, priority, group_key, unique_key, headers, body FROM moved
 RETURNING id

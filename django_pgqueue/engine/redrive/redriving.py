@@ -34,11 +34,11 @@ def redrive(
 
     They keep their ids and their header ``x-dead-letter``; deliveries are counted from zero.
     Messages that are in flight stay, and so do those without a source queue, unless ``to`` is
-    given. A header is trusted if every role that may write to the dead-letter queue may also send
-    to the source queue.
+    given. The source in a header is trusted if every role that may write to the dead-letter queue
+    may also send to the source queue.
 
     Arguments:
-        to: the name of one queue for all of them.
+        to: the name of one queue that gets all of them.
         ids: only messages with these ids.
         conditional: only messages whose body contains it, as jsonb's ``@>`` does.
         rate: the most messages a second; None: no limit.
@@ -54,7 +54,7 @@ def redrive(
     if target is not None and target.id == dead_letters.id:
         name = dead_letters.name
         raise InvalidArgument(f"messages of queue {name!r} cannot be redriven to itself")
-    open_ended(dead_letters)  # messages whose lease expired can be redriven
+    open_ended(dead_letters)  # messages with an expired lease can be redriven
     pages = _redrivable(dead_letters, ids, conditional)
     rest: list[_Dead] = []
     left: dict[str, PgQueueError] = {}
@@ -83,7 +83,7 @@ def redrive(
 def _home(
     dead_letters: OpenQueue, source: str | None, left: dict[str, PgQueueError]
 ) -> OpenQueue | None:
-    """The source queue of dead letters, or None. Adds the reason to ``left`` if they must stay."""
+    """Return the source queue, or None if its letters must stay: ``left`` gets the reason."""
     if not source:
         return None
     try:
@@ -115,7 +115,7 @@ def _move(queue: OpenQueue, home: OpenQueue, ids: list[int]) -> int:
 def _redrivable(
     queue: OpenQueue, ids: Iterable[int] | None, conditional: dict[str, Any] | None
 ) -> Iterator[list[_Dead]]:
-    """Pages of the messages that can be redriven, by id."""
+    """Yield pages of the messages that can be redriven, in order of id."""
     params = {
         "ids": None if ids is None else arguments.ids(ids),
         "conditional": arguments.condition(conditional),
@@ -160,7 +160,7 @@ def replay(
     ends = (State.COMPLETED, State.FAILED, State.CANCELLED)
     if state is not None and str(state) not in map(str, ends):
         raise InvalidArgument(f"state must be COMPLETED, FAILED, CANCELLED or None, not {state!r}")
-    # Excludes messages that are replayed and archived while this runs.
+    # Stops at the highest id now: excludes messages that are replayed and archived meanwhile.
     [(last,)] = queue.run("redrive/last_id")
     params = {
         "ids": None if ids is None else arguments.ids(ids),
@@ -190,7 +190,7 @@ def _in_steps(
     rate: Any,
     progress: Callable[[int], None] | None,
 ) -> int:
-    """Call ``batch`` until there is no more, no faster than the rate."""
+    """Call ``batch`` until it has no more messages, at ``rate`` messages a second at most."""
     if rate is not None and (
         isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1e9
     ):

@@ -1,6 +1,6 @@
--- Send up to batch archived messages again, as new messages whose header has the old id. Returns how
--- many, how many outcomes were looked at, and the id to continue after. It first takes a page by the
--- index on id and filters that: otherwise the planner may sort the whole archive for each page.
+-- Send up to batch archived messages again, as new messages whose header has the old id. Returns
+-- the numbers of messages sent and of outcomes examined, and the id to continue after. Takes a page
+-- by the index on id, then filters it: otherwise the planner may sort the whole archive each time.
 WITH looked AS MATERIALIZED (
     SELECT id, enqueued_at, state FROM {archive}
     WHERE id > %(after)s AND (%(ids)s::bigint[] IS NULL OR id = ANY(%(ids)s::bigint[]))
@@ -28,7 +28,7 @@ sent AS (
     FROM picked ORDER BY id
     RETURNING 1
 ),
--- A failure that was sent again needs no attention.
+-- A failed message that was sent again no longer needs attention.
 closed AS (
     UPDATE {archive} SET failure = NULL
     WHERE id = ANY(ARRAY(SELECT id FROM picked)) AND failure IS NOT NULL

@@ -1,12 +1,12 @@
--- Insert a message unless its dedup key is taken. Returns its id, or that of the first message.
+-- Insert a message unless its unique key is taken. Returns the id of the key's message.
 WITH claimed AS MATERIALIZED (
-    SELECT id, is_new FROM pgqueue_claim_keys({queue_id}, ARRAY[%(dedup_key)s::text], %(window)s)
+    SELECT id, is_new FROM pgqueue_claim_keys({queue_id}, ARRAY[%(unique_key)s::text], %(window)s)
 ),
 sent AS (
-    INSERT INTO {message} (id, queue_id, scheduled_at, priority, group_key, dedup_key, headers, body)
+    INSERT INTO {message} (id, queue_id, scheduled_at, priority, group_key, unique_key, headers, body)
     SELECT id, {queue_id},
            coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval),
-           %(priority)s, %(group)s::text, %(dedup_key)s::text, %(headers)s::jsonb, %(body)s::jsonb
+           %(priority)s, %(group)s::text, %(unique_key)s::text, %(headers)s::jsonb, %(body)s::jsonb
     FROM claimed WHERE is_new
 )
 SELECT id FROM claimed

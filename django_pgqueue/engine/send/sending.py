@@ -18,12 +18,12 @@ __all__ = ["listed", "send", "send_batch", "window"]
 
 # Characters that COPY's text format escapes.
 _COPY_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
-#: How long a dedup key counts if the queue has no setting for it.
-DEDUP_WINDOW = dt.timedelta(minutes=5)
+#: How long a unique key counts if the queue has no setting for it.
+UNIQUE_WINDOW = dt.timedelta(minutes=5)
 
 _COPY_BLOCK = 100
 
-# In characters; PostgreSQL takes no jsonb array of more than 256 MB.
+# In characters. PostgreSQL refuses jsonb arrays of more than 256 MB.
 _LONGEST_ARRAY = 32_000_000
 
 
@@ -35,7 +35,7 @@ def send(
     delay: Delay | None = 0,
     priority: int = 0,
     group: str | None = None,
-    dedup_key: str | None = None,
+    unique: str | None = None,
 ) -> int:
     """Send one message and return its id.
 
@@ -43,13 +43,13 @@ def send(
 
     Arguments:
         body: any value JSON can hold; dates, Decimal and UUID become text.
-        headers: a dict of the same, or None.
+        headers: a dict of such values, or None.
         delay: hides the message for that many seconds (number or timedelta), or until an aware
             datetime.
         priority: from -100 to 100; higher is read first.
         group: the FIFO group, text of 1 to 255 characters; None: none.
-        dedup_key: text of 1 to 255 characters; within the queue's dedup window only the first send
-            with this key adds a message, and the others return its id.
+        unique: text of 1 to 255 characters; within the queue's unique window only the first send
+            with this key adds a message; later sends return its id.
 
     >>> queue("orders").send({"order": 7}, delay=60)
     1
@@ -63,11 +63,11 @@ def send(
         "group": arguments.key(group, "group"),
         **arguments.moment(delay),
     }
-    key = arguments.key(dedup_key, "dedup_key")
+    key = arguments.key(unique, "unique")
     if key is None:
         [(pk,)] = queue.runner.run(queue.text("send/send"), params)
     else:
-        [(pk,)] = queue.run("send/send_once", {**params, "dedup_key": key, **window(queue)})
+        [(pk,)] = queue.run("send/send_once", {**params, "unique_key": key, **window(queue)})
     return int(pk)
 
 
@@ -79,17 +79,17 @@ def send_batch(
     delay: Delay | None = 0,
     priority: int = 0,
     group: Sequence[str | None] | str | None = None,
-    dedup_key: Sequence[str | None] | None = None,
+    unique: Sequence[str | None] | None = None,
 ) -> list[int]:
     """Send many messages at once, all or none, and return their ids in the same order.
 
-    From ``COPY_THRESHOLD`` messages on, or when they are very large, they go by COPY.
+    Uses COPY for ``COPY_THRESHOLD`` messages or more, and for very large ones.
 
     Arguments:
-        bodies: a list with one for each message, at least one.
+        bodies: a list with the body of each message, at least one.
         headers, group: one for all, or a list with one for each body.
         delay, priority: one for all, as for :func:`send`.
-        dedup_key: a list with one for each body.
+        unique: a list with a key for each body.
 
     >>> queue("orders").send_batch([{"order": 7}, {"order": 8}])
     [1, 2]
@@ -102,8 +102,8 @@ def send_batch(
     columns: dict[str, list[Any]] = {
         "headers": _one_each(headers, dict, count, "headers", arguments.headers_text),
         "groups": _one_each(group, str, count, "group", partial(arguments.key, name="group")),
-        "dedup_keys": _one_each(
-            dedup_key, (), count, "dedup_key", partial(arguments.key, name="dedup_key")
+        "unique_keys": _one_each(
+            unique, (), count, "unique", partial(arguments.key, name="unique")
         ),
     }
     params = {"priority": arguments.priority(priority), **arguments.moment(delay)}
@@ -111,7 +111,7 @@ def send_batch(
 
 
 def listed(bodies: Any) -> list[Any]:
-    """The bodies of a batch. Raises InvalidArgument when there is none."""
+    """Return the bodies of a batch as a list. Raises InvalidArgument if there are none."""
     if isinstance(bodies, (str, bytes, dict)) or not isinstance(bodies, Iterable):
         raise InvalidArgument(f"bodies must be a list of bodies, not {bodies!r}")
     found = list(bodies)
@@ -124,7 +124,7 @@ def _write(
     queue: OpenQueue, bodies: list[Any], columns: dict[str, list[Any]], params: dict[str, Any]
 ) -> list[int]:
     """Insert the messages by one statement, or by COPY."""
-    if not _all_none(columns["dedup_keys"]):
+    if not _all_none(columns["unique_keys"]):
         columns["bodies"] = [arguments.json_text(body) for body in bodies]
         return _copy_once(queue, columns, params)
     if len(bodies) < queue.runner.settings.COPY_THRESHOLD:
@@ -156,9 +156,9 @@ def _copy(
 def _copy_once(
     queue: OpenQueue, columns: dict[str, list[Any]], params: dict[str, Any]
 ) -> list[int]:
-    """COPY the messages whose dedup key is new. Returns the ids of all."""
+    """COPY the messages whose unique key is new. Returns an id for each body."""
     with queue.transaction():
-        keys = {"dedup_keys": columns["dedup_keys"], **window(queue)}
+        keys = {"unique_keys": columns["unique_keys"], **window(queue)}
         claimed = queue.run("send/claim_keys", {**params, **keys})
         ids, is_new, moments = zip(*claimed, strict=True)
         if any(is_new):
@@ -181,7 +181,7 @@ def _copy_rows(
     listed = {
         "id": (f"{start}\t{pk}" for pk in ids),
         "group_key": _fields(columns["groups"], _escaped),
-        "dedup_key": _fields(columns["dedup_keys"], _escaped),
+        "unique_key": _fields(columns["unique_keys"], _escaped),
         "headers": _fields(columns["headers"], _escaped_json),
         "body": _fields(columns["bodies"], _escaped_json),
     }
@@ -191,20 +191,20 @@ def _copy_rows(
     statement = render("send/copy", queue.id, names)
     runner = queue.runner
     with runner.errors, runner.session.cursor() as cursor, cursor.copy(statement) as copy:
-        # The server inserts one block while the next is made.
+        # The server inserts one block while the next is formatted.
         while block := "\n".join(islice(rows, _COPY_BLOCK)):
             copy.write(f"{block}\n")
 
 
 def window(queue: OpenQueue) -> dict[str, Any]:
-    """The parameter for how long a dedup key of this queue counts."""
-    return {"window": queue.dedup_window or DEDUP_WINDOW}
+    """Return the parameter that holds the queue's unique window."""
+    return {"window": queue.unique_window or UNIQUE_WINDOW}
 
 
 def _one_each(
     value: Any, single: Any, count: int, name: str, checked: Callable[[Any], str | None]
 ) -> list[str | None]:
-    """Make a list with a value for each body from one value for all, or from such a list."""
+    """Return a list with a value for each body. ``value`` is one value for all, or a list."""
     if value is None or isinstance(value, single):
         return [checked(value)] * count
     values = list(value)
@@ -221,7 +221,7 @@ def _all_none(values: list[Any]) -> bool:
 
 
 def _json_array(texts: list[str | None]) -> str | None:
-    """Join JSON texts to an array. Returns None if all are None."""
+    """Join JSON texts to a JSON array. Returns None if all are None."""
     if _all_none(texts):
         return None
     return f"[{','.join('null' if text is None else text for text in texts)}]"
@@ -239,5 +239,5 @@ def _escaped(text: str) -> str:
 
 
 def _escaped_json(text: str) -> str:
-    # JSON text has no raw tabs or newlines.
+    # JSON text has no raw tabs or newlines, so only backslashes are escaped.
     return text.replace("\\", "\\\\")

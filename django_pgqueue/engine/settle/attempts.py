@@ -14,14 +14,14 @@ _MASK = "********"
 
 
 def masked(queue: OpenQueue, text: str) -> str:
-    """Replace what the patterns in the setting MASK match, so that no secret is stored."""
+    """Mask all matches of the patterns in the setting MASK, so that no secret is stored."""
     for pattern in queue.runner.settings.MASK:
         text = re.sub(pattern, _MASK, text)
     return text
 
 
 def note(queue: OpenQueue, failures: Sequence[tuple[int, Failure]], process_id: int | None) -> None:
-    """Store failures by message id. Keeps only the latest attempts of each message."""
+    """Store failures, given by message id. Keeps only the latest attempts of each message."""
     settings = queue.runner.settings
     if not failures or settings.ATTEMPTS_KEPT < 1:
         return
@@ -35,7 +35,7 @@ def note(queue: OpenQueue, failures: Sequence[tuple[int, Failure]], process_id: 
             "attempts": [failure.attempt for failure in found],
             "error_classes": [failure.error_class for failure in found],
             "messages": [masked(queue, failure.message)[:length] for failure in found],
-            # The end has the exception and the line that raised it.
+            # Only the end is kept: it has the exception and the line that raised it.
             "tracebacks": [masked(queue, failure.traceback)[-length:] for failure in found],
             "process_id": process_id,
         },

@@ -2,7 +2,8 @@
         SELECT unnest(%(ids)s::bigint[]), unnest(%(read_cts)s::integer[]),
                timestamptz 'epoch' + unnest(%(read_ats)s::bigint[])::float8
                                      * interval '1 microsecond')) IS TRUE
-      -- A follower's lease holds only while the head of its group has the lease of the same read. P6.
+      -- A follower's receipt is valid only if its group's head was last delivered by the same read.
+      -- P6.
       AND (group_key IS NULL OR (
           SELECT g.head = pgqueue_deferred.id OR pgqueue_deferred.last_read_at = (
               SELECT h.last_read_at FROM pgqueue_deferred h

@@ -30,9 +30,9 @@ def complete(
     """Complete messages: move them to the archive as COMPLETED.
 
     Arguments:
-        receipts: of the messages.
+        receipts: the messages' receipts.
         ran: whether a handler ran, which counts as an attempt.
-        results: JSON values to store in the archive, by receipt, for all or some.
+        results: JSON values to store in the archive, by receipt. Messages may be left out.
 
     >>> queue("orders").complete([message.receipt], results={message.receipt: {"invoice": 41}})
     [1]
@@ -58,7 +58,7 @@ def retry(
     Arguments:
         delays: seconds, by receipt.
         ran: whether a handler ran, which counts as an attempt.
-        errors: the error messages, by receipt, for all or some. A message keeps its latest one.
+        errors: error messages, by receipt. Messages left out keep their last error.
         failures: the errors with their tracebacks, for ``attempts()``, by receipt.
         process_id: the consumer process that ran the handlers.
 
@@ -131,7 +131,7 @@ def fail(
 
 
 def end_exhausted(queue: OpenQueue, receipts: Sequence[Receipt]) -> None:
-    """Fail messages without deliveries left, with their last error."""
+    """Fail messages without deliveries left; their last error is stored."""
     _fail(queue, receipts, {"errors": {}}, "max_deliveries", False)
 
 
@@ -215,7 +215,7 @@ def settle(
 def _complete(
     queue: OpenQueue, receipts: list[Receipt], results: Mapping[Receipt, str], ran: bool
 ) -> Settled:
-    """``results`` are JSON texts."""
+    """Complete messages. ``results`` are JSON texts, by receipt."""
     if not receipts:
         return Settled()
     if not results:
@@ -229,7 +229,7 @@ def _noting(
     process_id: int | None,
     act: Callable[[], Settled],
 ) -> Settled:
-    """Settle, and store the failures of the messages that were settled, in one transaction."""
+    """In one transaction, call ``act`` and store the failures of the messages that it settled."""
     found = arguments.by_receipt(failures, "failures", "failures")
     for failure in found.values():
         if not isinstance(failure, Failure):
@@ -255,5 +255,5 @@ def _masked(queue: OpenQueue, errors: Mapping[Receipt, str | None]) -> dict[Rece
 
 
 def _count(ran: bool) -> int:
-    """How many attempts an outcome counts."""
+    """Return how many attempts to count: one if a handler ran."""
     return 1 if ran else 0

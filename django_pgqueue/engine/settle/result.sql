@@ -1,2 +1,2 @@
--- The outcome of a message that is archived, and what its handler returned.
+-- An archived message's state and error, and what its handler returned.
 SELECT state, error, result::text FROM {archive} WHERE id = %(id)s::bigint AND queue_id = {queue_id}

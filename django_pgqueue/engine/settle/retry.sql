@@ -1,5 +1,5 @@
--- Retry messages, each after its own delay. The error is kept until the next one. Fenced; only leased
--- messages match, so that no attempt is counted twice.
+-- Retry messages, each after its own delay. A message keeps its error until the next one is
+-- reported. Fenced; only leased messages match, so that no attempt is counted twice.
 UPDATE pgqueue_deferred
 SET vt = statement_timestamp()
         + (%(delays)s::float8[])[array_position(%(ids)s::bigint[], id)] * interval '1 second',

@@ -1,8 +1,8 @@
 """Settle messages by receipt or by id: archive, cancel, delete, set the visibility timeout.
 
 An operation by receipt, or by a message that was read, is fenced: if the message was read again
-since, it changes nothing, and the receipt is in ``lost`` of the result. An operation by id acts on
-the message in any state, as PGMQ's functions do: a tool for operators.
+since, it changes nothing, and the result's ``lost`` has the receipt. An operation by id, a tool for
+operators, changes the message in any state, as PGMQ's functions do.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def archive(
     """Complete messages: move them from the queue to the archive.
 
     Takes a receipt, a message that was read, an id, or a list of them. Returns the ids that were
-    archived; the others are in ``.lost``. ``in_flight=False`` leaves alone messages given by id
-    that a consumer holds.
+    archived; the others are in ``.lost``. ``in_flight=False`` skips messages that are given by id
+    while a consumer holds them.
 
     >>> [message] = queue("orders").read()
     >>> queue("orders").archive(message)
@@ -67,7 +67,7 @@ def cancel(
 
     Arguments:
         reason: stored in the archive as the error.
-        in_flight: False leaves alone messages that a consumer holds; they are in ``.lost``.
+        in_flight: False skips messages that a consumer holds; they are in ``.lost``.
 
     >>> queue("orders").cancel([7, 8])
     [7, 8]
@@ -130,8 +130,8 @@ def hold(
     """Extend the leases of deliveries, and count ``more`` deliveries of their messages.
 
     For a reader that processes a batch again. Followers of FIFO groups that were set back when
-    their leases expired are leased again, unless another reader has had their head since. From
-    then on a valid receipt has a ``read_ct`` that is higher by ``more``.
+    their leases expired are leased again, unless another reader has had their head since.
+    Afterwards the ``read_ct`` of the valid receipts is higher by ``more``.
 
     >>> hold(orders, [message.receipt], 60)
     [1]
@@ -180,7 +180,7 @@ def by_receipts(
     each: Mapping[str, Mapping[Receipt, Any]] | None = None,
     **names: object,
 ) -> Settled:
-    """Run a fenced statement for receipts.
+    """Run a fenced statement for receipts. Returns the ids that it changed, and the lost receipts.
 
     Arguments:
         operation: the name of the statement.
@@ -201,7 +201,7 @@ def by_receipts(
         done |= archive_batches(queue, good, params["ran"])
     if left := [receipt for receipt in good if receipt.id not in done]:
         run(left)
-    # A message that was read once may be in a batch lease, or may just have been unfolded.
+    # A message that was read once may be in a batch lease, or in one that was just unfolded.
     if left := [r for r in good if r.id not in done and r.read_ct == 1]:
         unfold(queue, [receipt.id for receipt in left])
         run(left)
@@ -225,8 +225,8 @@ def _settle(
         return Settled(sorted(settled), lost=settled.lost)
     unfold(queue, ids)
     done, missing = list(settled), ids
-    # If a reader is leasing the message just now, the statement waits for it, and then finds no row
-    # where the message was. A second run finds the message leased.
+    # If a reader is leasing the message just now, the statement waits for that reader, and then
+    # finds no row where the message was. A second run finds it leased.
     for _attempt in range(2):
         if missing:
             values = {**params, "ids": arguments.array(missing), "in_flight": bool(in_flight)}

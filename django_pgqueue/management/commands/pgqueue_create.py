@@ -15,14 +15,14 @@ from django.core.management.base import CommandParser
 from django_pgqueue.management.base import QueueCommand, duration, positive, whole_seconds
 from django_pgqueue.models import Message, Queue
 
-#: The options that take a value: setting, metavar and type.
+#: The options that take a value: metavar and type, by setting.
 VALUES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "visibility_timeout": ("TIME", whole_seconds),
     "max_deliveries": ("N", positive),
     "dead_letter_queue": ("QUEUE", str),
     "retention": ("TIME", duration),
     "partition_interval": ("TIME", duration),
-    "dedup_window": ("TIME", duration),
+    "unique_window": ("TIME", duration),
     "age_limit": ("TIME", duration),
 }
 SETTINGS = (*VALUES, "unlogged", "notify")

@@ -1,4 +1,4 @@
-"""Find what slows queues down or keeps messages unread, and say what to do.
+"""Find problems that slow queues down or keep messages unread, and print their remedies.
 
 Exits with 1 when there is a problem. Changes nothing.
 """

@@ -1,4 +1,4 @@
-"""Drop a queue with its messages and its archive. Asks to type its name."""
+"""Drop a queue with its messages and its archive. The user types the name to confirm."""
 
 from __future__ import annotations
 

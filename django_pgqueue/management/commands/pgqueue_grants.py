@@ -1,6 +1,6 @@
 """Print the GRANTs that a database role needs to send, consume, operate or analyse.
 
---apply runs them, as a role that owns the tables.
+--apply runs the GRANTs. The database user must own the tables.
 """
 
 from __future__ import annotations

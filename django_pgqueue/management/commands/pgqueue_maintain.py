@@ -1,6 +1,6 @@
-"""Remove archived messages whose retention is over, and make partitions ahead.
+"""Remove archived messages whose retention is over, and create future partitions.
 
-Also continues bulk actions of the admin. A message that is not archived is never removed.
+Also continues the admin's bulk actions. Messages that are not archived are never removed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _row(each: Maintained) -> list[str]:
 
 
 def _advice(done: list[Maintained]) -> list[str]:
-    """What to do about lakes from another server, which stop retention."""
+    """Return advice, as lines of text, if lakes from another server stop retention."""
     lakes = sorted({path for each in done for path in each.foreign_lakes})
     if not lakes:
         return []

@@ -1,4 +1,4 @@
-"""Delete every message in a queue, ready, delayed or in flight. The archive stays."""
+"""Delete all messages in a queue: ready, delayed and in flight. The archive stays."""
 
 from __future__ import annotations
 

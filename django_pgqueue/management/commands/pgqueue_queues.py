@@ -78,7 +78,7 @@ class Command(QueueCommand):
 
 
 def _table(alias: str, names: list[str]) -> tuple[Any, list[str]]:
-    """The table: as JSON values, and as lines of text."""
+    """Return the table of queues, as JSON values and as lines of text."""
     chosen = [Message.objects.resolve(name, alias) for name in names]
     queues = Queue.objects.using(alias).select_related("dead_letter_queue")
     known = {queue.name: queue for queue in queues}
@@ -87,7 +87,7 @@ def _table(alias: str, names: list[str]) -> tuple[Any, list[str]]:
         if names
         else Message.objects.using(alias).metrics_all()
     )
-    # Without those that were made or dropped between the queries.
+    # Leave out queues that were created or dropped between the queries.
     found = [(each, known[each.queue_name]) for each in metrics if each.queue_name in known]
     result = [
         {**each.as_dict(), "paused": queue.paused, "dead_letter_queue": _target(queue)}

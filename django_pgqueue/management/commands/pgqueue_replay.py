@@ -1,4 +1,4 @@
-"""Send messages of a queue again, from its archive, or with --lake from an export (by Spark)."""
+"""Send a queue's archived messages again. With --lake, Spark reads them from an export."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Command(QueueCommand):
 
 
 class _Optional:
-    """An argparse group whose arguments are all optional: a replay may use the archive instead."""
+    """Makes each argument of an argparse group optional: a replay from the archive needs none."""
 
     def __init__(self, group: Any) -> None:
         self._group = group

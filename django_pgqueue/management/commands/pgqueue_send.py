@@ -1,4 +1,4 @@
-"""Send a message, or without a body each line of stdin, a JSON value, as a message.
+"""Send one message. Without a body, send every line of stdin; each line is JSON.
 
 Lines are sent in batches; a batch is sent completely or not at all.
 """
@@ -29,7 +29,7 @@ from django_pgqueue.management.base import (
 from django_pgqueue.management.progress_bar import ProgressBar
 from django_pgqueue.models import Message, Queue
 
-#: How many bad lines of a batch are printed; further ones are only counted.
+#: Maximum number of bad lines that are printed; the rest are only counted.
 MOST_SHOWN = 20
 
 Line = tuple[int, bytes]
@@ -69,8 +69,8 @@ class Command(QueueCommand):
             body = loads(options["body"])
         except ValueError as error:
             raise CommandError(
-                f"The body is not JSON: {error}. Text needs quotes that the shell keeps, "
-                f"as '\"hello\"'."
+                f"The body is not JSON: {error}. Quote text for JSON and for the shell: "
+                f"'\"hello\"'."
             ) from error
         pk = Message.objects.send(queue, body, **_envelope(options))
         result = {"queue": queue.name, "id": pk}
@@ -89,7 +89,7 @@ class Command(QueueCommand):
                 bad += wrong
                 if wrong and not options["skip_bad"]:
                     break
-                # Ctrl-C waits for the batch, so that the number of sent lines is known.
+                # Delay Ctrl-C until the batch is sent: then the number of sent lines is known.
                 with interrupts_held():
                     if bodies:
                         sent += self._send_batch(queue, bodies, batch, options)
@@ -110,9 +110,9 @@ class Command(QueueCommand):
         self.answer(options, {"queue": queue.name, "sent": sent, "bad": bad}, lines)
         if bad and not options["skip_bad"]:
             raise CommandError(
-                f"Bad lines from {first} to {batch[-1][0]}: {len(bad):,}. None of that batch was "
-                f"sent. Correct them and continue from line {first} (tail -n +{first}), or use "
-                f"--skip-bad."
+                f"Bad lines among lines {first} to {batch[-1][0]}: {len(bad):,}. None of these "
+                f"was sent. Correct the bad ones and continue from line {first} "
+                f"(tail -n +{first}), or use --skip-bad."
             )
 
     def _send_batch(
@@ -121,7 +121,7 @@ class Command(QueueCommand):
         try:
             return len(Message.objects.send_batch(queue, bodies, **_envelope(options)))
         except (KeyboardInterrupt, InterfaceError, OperationalError):
-            # The commit may have succeeded, and only the server's answer was lost.
+            # The commit may have succeeded although no answer arrived.
             unsure = f"Lines {batch[0][0]} to {batch[-1][0]} may have been sent or not"
             self.so_far = f"{self.so_far} {unsure}: check before you continue.".strip()
             raise
@@ -132,7 +132,7 @@ def _envelope(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _size(stream: BinaryIO) -> int | None:
-    """The number of bytes left to read; None if the stream is not a file."""
+    """Return the number of bytes left to read; None if the stream is not a file."""
     try:
         status = os.fstat(stream.fileno())
         return status.st_size - stream.tell() if stat.S_ISREG(status.st_mode) else None
@@ -147,7 +147,7 @@ def _batches(lines: Iterable[Line], size: int) -> Iterator[list[Line]]:
 
 
 def _sort(batch: list[Line]) -> tuple[list[Any], list[dict[str, Any]]]:
-    """The parsed bodies of a batch, and the errors of its bad lines. Skips empty lines."""
+    """Return the parsed bodies of a batch, and the errors of its bad lines. Skip empty lines."""
     bodies: list[Any] = []
     wrong: list[dict[str, Any]] = []
     for number, line in batch:

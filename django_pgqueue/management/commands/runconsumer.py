@@ -105,17 +105,18 @@ class Command(BaseCommand):
 
 
 def _refuse_transaction() -> None:
-    """Raise CommandError inside a transaction.
+    """Raise CommandError if a transaction is open.
 
     The consumer's threads would not see the transaction's messages, and would wait for its locks.
     """
     for connection in connections.all(initialized_only=True):
         if connection.in_atomic_block:
             raise CommandError(
-                f"runconsumer inside a transaction (of DATABASES[{connection.alias!r}]) would wait "
-                f"for ever: its threads use connections of their own, which see only what is "
-                f"committed. In a TestCase handle messages with django_pgqueue.testing.drain(), or "
-                f"make it a TransactionTestCase; elsewhere call runconsumer outside atomic()."
+                f"runconsumer does not work inside a transaction (of "
+                f"DATABASES[{connection.alias!r}]): its threads have their own connections, which "
+                f"see only committed messages. In a TestCase handle messages with "
+                f"django_pgqueue.testing.drain(), or make it a TransactionTestCase; elsewhere call "
+                f"runconsumer outside atomic()."
             )
 
 
@@ -131,7 +132,7 @@ def _stop_on_signals(consumer: Consumer) -> None:
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
     except ValueError:
-        # Under the reloader this is not the main thread, which handles signals and exits.
+        # Only the main thread may handle signals, and the reloader uses another: stop at exit.
         thread = threading.current_thread()
 
         def wait_for_the_end() -> None:
@@ -142,7 +143,7 @@ def _stop_on_signals(consumer: Consumer) -> None:
 
 
 def _port(first: int | None) -> int | None:
-    # Port 0 means any free port, for each process.
+    # With port 0, each process takes any free port.
     return first + (supervisor.number() or 0) if first else first
 
 

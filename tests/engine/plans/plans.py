@@ -24,7 +24,7 @@ OURS = (
     "pgqueue_waiting",
     "pgqueue_group",
     "pgqueue_recheck",
-    "pgqueue_dedup",
+    "pgqueue_claim",
     "pgqueue_binding",
     "pgqueue_message",
     "pgqueue_archive",

@@ -245,31 +245,31 @@ def test_dead_lettering_costs_what_dies(dead, sql, analyzed):
 @pytest.mark.parametrize("analyzed", ["never", "when there was no key", "now"])
 @pytest.mark.parametrize("planned", ["now", "when there was no key"])
 def test_a_send_with_a_key_costs_the_same_with_many_keys(db, sql, analyzed, planned):
-    sql("TRUNCATE pgqueue_dedup")
+    sql("TRUNCATE pgqueue_claim")
     if analyzed == "when there was no key":
-        sql("ANALYZE pgqueue_dedup")
+        sql("ANALYZE pgqueue_claim")
     for name in ("mails", "orders"):
         Message.objects.create_queue(name)
         if planned == "when there was no key":
             for n in range(10):  # PL/pgSQL caches a plan from the sixth call on
-                Message.objects.send(name, n, dedup_key=f"early{n}")
+                Message.objects.send(name, n, unique=f"early{n}")
         keys = [f"k{n}" for n in range(20_000)]
-        Message.objects.send_batch(name, keys, dedup_key=keys)
+        Message.objects.send_batch(name, keys, unique=keys)
     orders = BoundQueue("orders")
     if analyzed == "now":
-        sql("ANALYZE pgqueue_dedup")
+        sql("ANALYZE pgqueue_claim")
 
     with watched(connection) as plans:
-        new = orders.send(1, dedup_key="new")
-        assert orders.send(1, dedup_key="new") == new
-        assert orders.send(1, dedup_key="k7") < new
+        new = orders.send(1, unique="new")
+        assert orders.send(1, unique="new") == new
+        assert orders.send(1, unique="k7") < new
 
     for plan in plans:
         plan.check(rows=10, buffers=150)
 
-    sql("UPDATE pgqueue_dedup SET until = statement_timestamp() - interval '1 second'")
+    sql("UPDATE pgqueue_claim SET until = statement_timestamp() - interval '1 second'")
     with watched(connection) as plans:
-        assert orders.send(1, dedup_key="k7") > new
+        assert orders.send(1, unique="k7") > new
 
     for plan in plans:
         plan.check(rows=10, buffers=400)

@@ -62,11 +62,11 @@ def test_read_leases_a_message_and_tells_all_about_it(orders):
 
 
 def test_columns_that_a_read_leaves_out_are_fetched_when_asked_for(orders):
-    orders.send(1, dedup_key="once")
+    orders.send(1, unique="once")
 
     [message] = orders.read()
 
-    assert (message.dedup_key, message.scheduled_at) == ("once", None)
+    assert (message.unique_key, message.scheduled_at) == ("once", None)
 
 
 def test_a_leased_message_is_hidden_and_the_next_one_is_read(orders):

@@ -259,7 +259,7 @@ def test_what_is_said_of_a_message_is_stored_and_nothing_else(orders, count, giv
         orders.send_batch(["body"] * count, **given)
 
     rows = run_sql(
-        "SELECT body, headers, priority, group_key, dedup_key,"
+        "SELECT body, headers, priority, group_key, unique_key,"
         " round(extract(epoch FROM scheduled_at - enqueued_at)) FROM pgqueue_message"
     )
     stored = {(json.loads(body), headers, *rest) for body, headers, *rest in rows}
@@ -326,7 +326,7 @@ def test_a_body_that_ends_the_copying_takes_back_what_was_copied(
 OPTIONS: dict[str, Any] = {
     "headers": [{"h": 1}, None, {"tab\t": "back\\slash"}],
     "group": ["tab\tand\nline", None, "\\N"],
-    "dedup_key": ["a\\b", None, "c\td"],
+    "unique": ["a\\b", None, "c\td"],
     "priority": 3,
     "delay": dt.datetime(2100, 1, 1, tzinfo=dt.timezone.utc),
 }
@@ -338,7 +338,7 @@ OPTIONS: dict[str, Any] = {
 def test_copied_messages_have_the_columns_that_were_given(orders, pgqueue, names):
     bodies = [{"n": 1}, None, ["tab\t", "\\N"]]
     options = {name: OPTIONS[name] for name in names}
-    fields = ("body", "headers", "group_key", "dedup_key", "priority", "scheduled_at")
+    fields = ("body", "headers", "group_key", "unique_key", "priority", "scheduled_at")
 
     def sent(threshold: int) -> list[dict[str, Any]]:
         pgqueue(COPY_THRESHOLD=threshold)
@@ -349,10 +349,12 @@ def test_copied_messages_have_the_columns_that_were_given(orders, pgqueue, names
 
     assert [row["body"] for row in copied] == bodies
     # Delayed and grouped ones are always copied; a repeated key counts once.
-    if "dedup_key" not in names:
+    if "unique" not in names:
         assert copied == sent(1000)
     for name, value in options.items():
-        column = {"group": "group_key", "delay": "scheduled_at"}.get(name, name)
+        column = {"group": "group_key", "unique": "unique_key", "delay": "scheduled_at"}.get(
+            name, name
+        )
         expected = value if isinstance(value, list) else [value] * 3
         assert [row[column] for row in copied] == expected
 
