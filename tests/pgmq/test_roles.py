@@ -118,10 +118,12 @@ def test_a_role_may_do_what_it_may_in_django(role, committed_pgmq, kind, allowed
 
 
 def test_every_function_is_in_these_lists(pgmq):
-    texts = (*SEND, *CONSUME, *LOOK, *BIND, *MANAGE, *ANYONE, "convert_archive_partitioned")
+    # The one is an error for everybody; the views q_orders and a_orders call the others.
+    untried = ("convert_archive_partitioned", "live_messages", "archived_messages")
+    texts = (*SEND, *CONSUME, *LOOK, *BIND, *MANAGE, *ANYONE, *untried)
     functions = run_sql(
-        "SELECT DISTINCT proname FROM pg_proc "
-        "WHERE pronamespace = 'pgmq'::regnamespace AND proname !~ '^_'"
+        "SELECT DISTINCT proname FROM pg_proc WHERE pronamespace = 'pgmq'::regnamespace "
+        "AND proname !~ '^_' AND prorettype <> 'trigger'::regtype"
     )
     assert {name for (name,) in functions} <= {re.match(r"\w+", text)[0] for text in texts}
 
