@@ -243,7 +243,7 @@ def main() -> int:
         with theirs(port) as name:
             there = run(folder, port, name, chosen.python, more)
     failed = {test: problem for test, problem in here.items() if problem}
-    only_here = [test for test in failed if not there[test]]
+    only_here = [test for test in failed if there.get(test) == ""]
     for test, problem in failed.items():
         print(f"{test}{' (only here)' if test in only_here else ''}\n{problem}\n")
     print(
