@@ -188,7 +188,7 @@ def decide(
 
 
 def _granted(nack: Nack, strategy: RetryStrategy, attempt: int, elapsed: float) -> Outcome:
-    """Return the Nack with the strategy's delay, or a Reject if the strategy gives up."""
+    """Give a Nack without a delay the strategy's, or return a Reject if the strategy gives up."""
     if nack.delay is not None:
         return nack
     delay = strategy.delay(attempt, elapsed)

@@ -126,10 +126,9 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     unknown = [p.name for p in parameters[1:] if p.name not in _FILLED_IN]
     if not parameters or unknown:
         raise InvalidArgument(
-            f"{function.__module__}.{function.__qualname__} cannot be a consumer: it must take "
-            f"a message (or its body) first"
-            + (f", and nothing can fill in {', '.join(unknown)}" if unknown else "")
-            + "; further parameters may be named message and context"
+            f"{function.__module__}.{function.__qualname__} cannot be a consumer: its first "
+            f"parameter must take the message or its body, others must be named message or context"
+            + (f", not {', '.join(unknown)}" if unknown else "")
         )
     return parameters
 

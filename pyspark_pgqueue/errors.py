@@ -129,7 +129,7 @@ class StagingLost(PipelineError):
 
 
 class Refused(PipelineError):
-    """Raised by a sink's function that refuses messages: a dict of ids and errors, or ids.
+    """Raise it in a sink's function to refuse messages: with their ids, or a dict of errors by id.
 
     >>> Refused({7: "no price"}).errors, Refused([8]).errors
     ({7: 'no price'}, {8: 'refused'})

@@ -243,7 +243,7 @@ def _choice(options: Mapping[str, str], name: str, known: Sequence[str]) -> str:
 
 
 def _length(text: str) -> float:
-    """Seconds of a length of time, as in ``15m``."""
+    """Parse a length of time, such as ``15m``, into seconds."""
     length = dt.timedelta(seconds=int(text)) if text.isdecimal() else length_of(text)
     if length is None:
         raise InvalidOption(

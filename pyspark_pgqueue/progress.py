@@ -1,4 +1,4 @@
-"""A job's progress, as a bar on a terminal or as occasional lines; and delayed interruptions."""
+"""Show a job's progress, as a bar on a terminal or as occasional lines, and delay interrupts."""
 
 from __future__ import annotations
 

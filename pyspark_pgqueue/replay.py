@@ -35,7 +35,7 @@ _TAKEN = ("body", "headers", "priority", "group_key", "unique_key", "group", "de
 
 @dataclass(frozen=True)
 class Summary:
-    """The number of messages that were sent, by the queue they came from."""
+    """The result of a replay: ``counts`` has the number of messages by source queue."""
 
     id: str
     counts: dict[str, int]

@@ -1,4 +1,4 @@
-"""Spark's part of a roll-up: counts in a lake, reading only the columns it needs."""
+"""Spark's part of a roll-up: count the messages in a lake. Only the needed columns are read."""
 
 from __future__ import annotations
 

@@ -365,10 +365,10 @@ def test_a_batch_gets_a_list_of_the_type():
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (lambda: None, "it must take a message"),
-        (lambda message=None: None, "it must take a message"),
-        (lambda *messages: None, "it must take a message"),
-        (lambda message, database: None, "nothing can fill in database"),
+        (lambda: None, "its first parameter must take the message"),
+        (lambda message=None: None, "its first parameter must take the message"),
+        (lambda *messages: None, "its first parameter must take the message"),
+        (lambda message, database: None, "message or context, not database"),
     ],
 )
 def test_a_signature_that_cannot_be_filled_is_refused(function, reason):

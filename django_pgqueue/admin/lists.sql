@@ -1,4 +1,4 @@
--- The messages of queue q in one place, after the last message of the previous page, in the order of an index.
+-- A query for each place, such as ready: the messages of queue q that are there, one page in index order.
 -- places.py has the values of {after_id}, {after_rank}, {after_vt} and {after_group}.
 
 -- {lists/ready}

@@ -90,7 +90,7 @@ def _bar(counts: Mapping[Place, int], length: int) -> list[tuple[str, float, flo
 
 
 def spark(recent: Recent, width: int, height: int) -> list[str]:
-    """Return the paths of messages in and out in the last hour; no paths if there were none."""
+    """Return the sparklines of messages sent and ended in the last hour; [] if all are zero."""
     sent, ended = [slot.sent for slot in recent.over], [slot.ended for slot in recent.over]
     return spark_paths([sent, ended], width, height) if any(sent + ended) else []
 

@@ -6,7 +6,7 @@
 -- queues.
 --
 -- Each key includes the message's whole key, (id, queue_id, enqueued_at): reads must not fail if
--- two queues have the same id, or if an id was sent twice.
+-- messages of two queues have the same id, or if an id was sent twice.
 --
 -- Each table has a replica identity: without one, a publication FOR ALL TABLES refuses each
 -- DELETE. The old row is logged only where wal_level is logical.

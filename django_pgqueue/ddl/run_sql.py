@@ -13,7 +13,7 @@ __all__ = ["RunPostgreSQL", "extend_rights", "made", "run"]
 
 
 class RunPostgreSQL(RunSQL):
-    """RunSQL that does nothing on other databases, like models with ``required_db_vendor``.
+    """RunSQL that only runs on PostgreSQL, like models with ``required_db_vendor``.
 
     ``{schema}`` is replaced by the schema in which the migration creates its tables. Every name is
     qualified, so that neither a caller's search path nor its temporary tables matter.

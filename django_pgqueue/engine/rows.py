@@ -15,7 +15,7 @@ __all__ = ["BLOCKED", "EXHAUSTED", "RECHECK", "Deliveries", "Delivery", "deliver
 EXHAUSTED = "exhausted"
 #: The message is due, but is not the head of its group.
 BLOCKED = "blocked"
-#: Some groups may lack a head. Their next messages may come before the ready ones.
+#: Not a message: some groups may lack a head, and their next messages may precede the ready ones.
 RECHECK = "recheck"
 
 

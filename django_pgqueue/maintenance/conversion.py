@@ -257,10 +257,10 @@ def build(
 
 
 def switch_tables(cursor: Any, queue_id: int, until: dt.datetime, interval: dt.timedelta) -> None:
-    """Rename the new tables to the queue's, and attach the old ones as their first partitions.
+    """Give the new tables the queue's table names, and attach the old tables as first partitions.
 
     The caller holds ACCESS EXCLUSIVE on all of them. No rows are read, since the bound is
-    validated. Raises _TooLate.
+    validated. Raises _TooLate after ``until``.
     """
     if server_time(cursor) >= until:
         raise _TooLate

@@ -1,4 +1,4 @@
--- A page of attempts, each with whether its message is in this queue or in its dead-letter queue.
+-- A page of attempts, with a flag: the message still exists, here or in the dead-letter queue.
 -- Pages are in index order, so that the statement is fast for any number of attempts.
 WITH looked AS MATERIALIZED (
     SELECT id, message_id, at FROM pgqueue_attempt

@@ -35,11 +35,11 @@ from django_pgqueue.sqlstates import QUERY_CANCELED, SERIALIZATION_FAILURE, sqls
 
 __all__ = ["BulkAction", "BulkActionPart", "Kind"]
 
-#: Messages per part. With this number a step takes about a tenth of a second.
+#: Messages per part. A part of this size takes about a tenth of a second.
 PART = 1000
-#: Lock timeout of a step, in seconds.
+#: Lock timeout of a part, in seconds.
 _PATIENCE = 0.5
-#: Seconds until a step tries again to get a lock that another transaction holds.
+#: Seconds until a part tries again to get a lock that another transaction holds.
 _PAUSE = 1.0
 #: PostgreSQL's error codes for conflicts with other transactions.
 _IN_THE_WAY = (*KEPT, SERIALIZATION_FAILURE)

@@ -87,6 +87,6 @@ def _migration_modules() -> dict[str, str]:
     """Return MIGRATION_MODULES without the entries that switch migrations off."""
     modules: Any = django_settings.MIGRATION_MODULES
     if not isinstance(modules, dict):
-        # With --no-migrations pytest-django sets an object that switches all migrations off.
+        # pytest-django --no-migrations sets it to an object that switches all migrations off.
         return {}
     return {label: module for label, module in modules.items() if module is not None}

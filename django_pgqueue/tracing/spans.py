@@ -38,7 +38,7 @@ def connect() -> None:
 
 
 def _tracer() -> trace.Tracer:
-    # Get it each time: the project may set its provider after the apps are loaded.
+    # Get the tracer each time: the project may set its provider after the apps are loaded.
     return trace.get_tracer("django_pgqueue", __version__)
 
 

@@ -53,7 +53,7 @@ class Counts:
 
     @property
     def settled(self) -> int:
-        """The number of messages with an outcome here, cancelled, or lost to other readers."""
+        """The number of messages this process is done with, even if another reader took them."""
         return self.completed + self.retried + self.failed + self.cancelled + self.lost
 
     def tally(self) -> dict[Any, float]:

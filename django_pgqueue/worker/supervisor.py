@@ -12,9 +12,9 @@ from types import FrameType
 
 logger = logging.getLogger("django_pgqueue.consumer")
 
-#: The supervisor's pid, for its children: a child without its parent stops by itself.
+#: The environment variable with the supervisor's pid: children stop when that process is gone.
 PARENT_VARIABLE = "PGQUEUE_SUPERVISOR_PID"
-#: The number of a child, counted from zero.
+#: The environment variable with the number of a child, counted from zero.
 NUMBER_VARIABLE = "PGQUEUE_PROCESS_NUMBER"
 
 _LONGEST_WAIT = 30.0
@@ -80,7 +80,7 @@ class Supervisor:
 
 
 class _Slot:
-    """Starts the child process with one number, and restarts it."""
+    """Starts and restarts one child process, identified by its number."""
 
     def __init__(self, number: int, drain: bool) -> None:
         self._number = number

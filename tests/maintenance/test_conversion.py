@@ -129,7 +129,8 @@ def test_partitions_are_for_good_and_the_error_tells_what_serves():
     before = tables()
 
     with pytest.raises(
-        InvalidArgument, match=r"make a new one, .* queue\('orders'\)\.redrive\(to=...\)"
+        InvalidArgument,
+        match=r"Make a new queue without partitions, .* queue\('orders'\)\.redrive\(to=...\)",
     ):
         orders.repartition(None)
 

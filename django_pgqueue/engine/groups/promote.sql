@@ -46,7 +46,7 @@ replaced AS MATERIALIZED (
     SELECT pgqueue_next_heads(array_agg(place)) AS heads FROM looked_at WHERE NOT alive
     HAVING count(*) > 0
 ),
--- Groups without a row: their first waiting message becomes the head.
+-- Groups without a row in pgqueue_group: their first waiting message becomes the head.
 unknown AS MATERIALIZED (
     SELECT a.group_key, w.place, w.id
     FROM asked a LEFT JOIN LATERAL (

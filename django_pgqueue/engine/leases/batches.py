@@ -68,7 +68,7 @@ def unfold(queue: OpenQueue, ids: Iterable[int]) -> int:
 
 
 def open_ended(queue: OpenQueue) -> None:
-    """Unfold all expired leases."""
+    """Replace all expired batch leases by rows of deferred."""
     while queue.run("leases/open_ended"):
         pass
 

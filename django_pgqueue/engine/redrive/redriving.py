@@ -83,7 +83,7 @@ def redrive(
 def _home(
     dead_letters: OpenQueue, source: str | None, left: dict[str, PgQueueError]
 ) -> OpenQueue | None:
-    """Return the source queue, or None if its letters must stay: ``left`` gets the reason."""
+    """Return the source queue, or None if its letters must stay. Adds the reason to ``left``."""
     if not source:
         return None
     try:

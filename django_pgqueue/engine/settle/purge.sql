@@ -1,4 +1,4 @@
--- Delete up to batch live messages in any state. Skips locked rows. P1. Waiting messages go first:
+-- Delete a batch of live messages in any state. Skips locked rows. P1. Waiting messages go first:
 -- otherwise each deleted head would promote the next one of its group.
 WITH behind AS MATERIALIZED (
     SELECT ctid FROM pgqueue_waiting WHERE queue_id = {queue_id}

@@ -87,7 +87,8 @@ def test_consumers_stopped_past_their_leases(world):
 def test_backends_terminated_at_random(world):
     world.queues()
     for _ in range(2):
-        world.consume()
+        # A consumer that loses its connection while it starts ends with an error.
+        world.until_started(world.consume())
     world.produce(400, producers=2, rate=70)
 
     def terminate() -> None:
