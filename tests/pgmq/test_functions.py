@@ -14,6 +14,7 @@ from django.urls import reverse
 
 from django_pgqueue import queue
 from django_pgqueue.models import ArchivedMessage, History, Message, Queue
+from django_pgqueue.worker.maintenance import Maintenance
 from tests.actors import begin, commit, execute
 from tests.conftest import run_sql
 from tests.pgmq.conftest import call
@@ -264,6 +265,28 @@ def test_a_dropped_queue_is_gone_for_all_and_its_tables_go_with_maintenance(comm
     Message.objects.maintain_all()
     assert [each.name for each in Queue.objects.all()] == ["orders"]
     assert [row[5] for row in committed_pgmq("read('orders', 30, 5)")] == ["2"]
+
+
+def test_a_dropped_queue_that_others_still_read_waits_for_a_later_round(committed_pgmq, actor):
+    committed_pgmq("create('orders')")
+    pk = Queue.objects.get().pk
+    actor.do(begin)
+    actor.do(execute, f"SELECT count(*) FROM pgqueue_message_q{pk}")
+    committed_pgmq("drop_queue('orders')")
+    [maintained] = Message.objects.maintain_all(patience=0.1)
+    assert (maintained.queue_name, maintained.error) == (f"dropped-{pk}", "")
+    actor.do(commit)
+    assert Message.objects.maintain_all() == []
+
+
+def test_a_consumer_drops_the_tables_of_a_queue_that_a_client_dropped(committed_pgmq):
+    committed_pgmq("create('orders')")
+    committed_pgmq("drop_queue('orders')")
+    maintenance = Maintenance(["default"])
+    maintenance.tick()
+    maintenance.tick()
+    maintenance.leave()
+    assert not Queue.objects.exists()
 
 
 @pytest.mark.parametrize("change", ["drop_queue('orders')", "create('more')"])
