@@ -197,7 +197,8 @@ BEGIN
 END
 $$;
 
--- Takes no lock on tables that other queues share: the next maintenance drops the tables.
+-- Takes no lock on tables that other queues share: the next maintenance drops the tables. A process of
+-- Django's that remembers the queue is refused.
 CREATE OR REPLACE FUNCTION pgmq.drop_queue(queue_name text) RETURNS boolean LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -217,10 +218,18 @@ BEGIN
     END IF;
     EXECUTE format('DROP VIEW IF EXISTS pgmq.%I, pgmq.%I', 'q_' || lower($1), 'a_' || lower($1));
     DELETE FROM pgmq.topic_bindings WHERE lower(queue_name) = lower($1);
+    EXECUTE format('CREATE TRIGGER pgmq_dropped BEFORE INSERT ON pgqueue_message_q%s FOR EACH ROW '
+                   'EXECUTE FUNCTION pgmq.refuse_send()', q.id);
     UPDATE pgqueue_queue SET name = 'dropped-' || id, paused = true WHERE id = q.id;
     INSERT INTO pgmq.own_queue (queue_id, created_at, dropped) VALUES (q.id, q.created_at, true)
     ON CONFLICT (queue_id) DO UPDATE SET created_at = excluded.created_at, dropped = true;
     RETURN true;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.refuse_send() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'pgqueue: queue % does not exist', NEW.queue_id USING ERRCODE = 'PQ404';
 END
 $$;
 
