@@ -298,17 +298,19 @@ def _copy_owner(cursor: Any, source: str, target: str) -> None:
 
 
 def _take_triggers(cursor: Any, table: str) -> list[str]:
-    """Drop the triggers by row, which a partitioned table gives to its partitions. Returns the
-    statements that make them again."""
+    """Drop the triggers by row. Returns the statements that make them again.
+
+    A partitioned table has them for all of its partitions.
+    """
     cursor.execute(
-        "SELECT tgname, pg_get_triggerdef(oid) FROM pg_trigger "
+        "SELECT quote_ident(tgname), pg_get_triggerdef(oid) FROM pg_trigger "
         "WHERE tgrelid = %s::regclass AND NOT tgisinternal AND tgtype & 1 = 1 "
         "AND coalesce(tgnewtable, tgoldtable) IS NULL",
         [table],
     )
     found = cursor.fetchall()
     for name, _ in found:
-        cursor.execute(f'DROP TRIGGER "{name}" ON {table}')
+        cursor.execute(f"DROP TRIGGER {name} ON {table}")
     return [statement for _, statement in found]
 
 

@@ -55,6 +55,9 @@ def functions(queue_model: Any, schema: str, live: str) -> str:
         "create_unlogged": _tables(unlogged=True),
         "inherited": grants.INHERITED.replace("%(queue_id)s", "made"),
         "live": live,
+        "settle": "\n".join(
+            load("settle").replace("{operation}", each) for each in ("archive", "delete")
+        ),
         "overloads": "\n".join((*_sends(), *_reads(), *_set_vts())),
     }
     text = load("functions")

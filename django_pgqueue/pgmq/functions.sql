@@ -50,7 +50,7 @@ BEGIN
         RAISE EXCEPTION 'LIMIT must not be negative' USING ERRCODE = '2201W';
     END IF;
     IF is_unlogged THEN
-        PERFORM pgqueue_clear_lost(opened.id);
+        PERFORM pgqueue_clear_lost(opened.id);  -- what a crash of the server left of it
     END IF;
     RETURN opened;
 END
@@ -197,7 +197,8 @@ BEGIN
 END
 $$;
 
--- Takes no lock on tables that other queues share: the next maintenance drops the tables.
+-- Takes no lock on tables that other queues share: the next maintenance drops the tables. A process of
+-- Django's that remembers the queue is refused.
 CREATE OR REPLACE FUNCTION pgmq.drop_queue(queue_name text) RETURNS boolean LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -205,7 +206,7 @@ DECLARE
     sources text;
 BEGIN
     PERFORM pgmq.format_table_name($1, 'q');
-    SELECT id, name, created_at INTO q FROM pgqueue_queue WHERE lower(name) = lower($1) FOR UPDATE;
+    SELECT id, created_at INTO q FROM pgqueue_queue WHERE lower(name) = lower($1) FOR UPDATE;
     IF NOT FOUND THEN
         RAISE NOTICE 'pgmq queue `%` does not exist', $1;
         RETURN false;
@@ -217,10 +218,18 @@ BEGIN
     END IF;
     EXECUTE format('DROP VIEW IF EXISTS pgmq.%I, pgmq.%I', 'q_' || lower($1), 'a_' || lower($1));
     DELETE FROM pgmq.topic_bindings WHERE lower(queue_name) = lower($1);
+    EXECUTE format('CREATE TRIGGER pgmq_dropped BEFORE INSERT ON pgqueue_message_q%s FOR EACH ROW '
+                   'EXECUTE FUNCTION pgmq.refuse_send()', q.id);
     UPDATE pgqueue_queue SET name = 'dropped-' || id, paused = true WHERE id = q.id;
     INSERT INTO pgmq.own_queue (queue_id, created_at, dropped) VALUES (q.id, q.created_at, true)
     ON CONFLICT (queue_id) DO UPDATE SET created_at = excluded.created_at, dropped = true;
     RETURN true;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.refuse_send() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'pgqueue: queue % does not exist', NEW.queue_id USING ERRCODE = 'PQ404';
 END
 $$;
 
@@ -701,43 +710,7 @@ BEGIN
 END
 $$;
 
-CREATE OR REPLACE FUNCTION pgmq.archive(queue_name text, msg_ids bigint[]) RETURNS SETOF bigint
-LANGUAGE plpgsql AS $$
-DECLARE
-    q pgmq._opened := pgmq._open($1);
-BEGIN
-    RETURN QUERY SELECT d - q.base
-    FROM unnest(pgmq._settle(q.id, 'archive', pgmq._ids(q.base, $2))) d ORDER BY 1;
-END
-$$;
-
-CREATE OR REPLACE FUNCTION pgmq.archive(queue_name text, msg_id bigint) RETURNS boolean
-LANGUAGE plpgsql AS $$
-DECLARE
-    q pgmq._opened := pgmq._open($1);
-BEGIN
-    RETURN $2 IS NOT NULL AND pgmq._settle(q.id, 'archive', ARRAY[$2 + q.base]) <> '{}';
-END
-$$;
-
-CREATE OR REPLACE FUNCTION pgmq.delete(queue_name text, msg_ids bigint[]) RETURNS SETOF bigint
-LANGUAGE plpgsql AS $$
-DECLARE
-    q pgmq._opened := pgmq._open($1);
-BEGIN
-    RETURN QUERY SELECT d - q.base
-    FROM unnest(pgmq._settle(q.id, 'delete', pgmq._ids(q.base, $2))) d ORDER BY 1;
-END
-$$;
-
-CREATE OR REPLACE FUNCTION pgmq.delete(queue_name text, msg_id bigint) RETURNS boolean
-LANGUAGE plpgsql AS $$
-DECLARE
-    q pgmq._opened := pgmq._open($1);
-BEGIN
-    RETURN $2 IS NOT NULL AND pgmq._settle(q.id, 'delete', ARRAY[$2 + q.base]) <> '{}';
-END
-$$;
+{settle}
 
 -- Messages that got a time are in deferred, or wait in their groups.
 CREATE OR REPLACE FUNCTION pgmq.set_vt(queue_name text, msg_ids bigint[], vt timestamptz)
@@ -875,18 +848,12 @@ END
 $$;
 
 -- In SQL, where a parameter and a column may have the same name.
-CREATE OR REPLACE FUNCTION pgmq.list_topic_bindings(queue_name text)
+CREATE OR REPLACE FUNCTION pgmq.list_topic_bindings(queue_name text DEFAULT NULL)
 RETURNS TABLE (pattern text, queue_name text, bound_at timestamptz, compiled_regex text)
 LANGUAGE sql STABLE AS $$
     SELECT b.pattern, b.queue_name, b.bound_at, b.compiled_regex FROM pgmq.topic_bindings b
     WHERE $1 IS NULL OR lower(b.queue_name) = lower($1)
     ORDER BY b.bound_at DESC, b.pattern, b.queue_name
-$$;
-
-CREATE OR REPLACE FUNCTION pgmq.list_topic_bindings()
-RETURNS TABLE (pattern text, queue_name text, bound_at timestamptz, compiled_regex text)
-LANGUAGE sql STABLE AS $$
-    SELECT * FROM pgmq.list_topic_bindings(NULL)
 $$;
 
 -- The bindings that send a message to a queue: those of an earlier queue with this name do not count.
@@ -920,11 +887,8 @@ BEGIN
 END
 $$;
 
-CREATE OR REPLACE FUNCTION pgmq.send_topic(routing_key text, msg jsonb) RETURNS integer
-LANGUAGE plpgsql AS $$ BEGIN RETURN pgmq.send_topic($1, $2, NULL, 0); END $$;
-
-CREATE OR REPLACE FUNCTION pgmq.send_topic(routing_key text, msg jsonb, delay integer) RETURNS integer
-LANGUAGE plpgsql AS $$ BEGIN RETURN pgmq.send_topic($1, $2, NULL, $3); END $$;
+CREATE OR REPLACE FUNCTION pgmq.send_topic(routing_key text, msg jsonb, delay integer DEFAULT 0)
+RETURNS integer LANGUAGE plpgsql AS $$ BEGIN RETURN pgmq.send_topic($1, $2, NULL, $3); END $$;
 
 CREATE OR REPLACE FUNCTION pgmq.send_batch_topic(
     routing_key text, msgs jsonb[], headers jsonb[], delay timestamptz
@@ -941,9 +905,9 @@ $$;
 
 -- ------------------------------------------------------------------ notify
 
--- Notifies at most once per interval, as pgqueue_wake does, whose rights its sequence has. It must not fail
--- the send: it finds the sequence without a right on this schema, and a role that was given no right on
--- the sequence notifies each time.
+-- Notifies at most once per interval. As in pgqueue_wake, the time of the last one is a sequence, with the
+-- rights of the queue's own. It must not fail the send: the sequence is found without a right on this
+-- schema, and without a right on the sequence each row notifies.
 CREATE OR REPLACE FUNCTION pgmq.notify_insert() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     mark oid := (SELECT oid FROM pg_class WHERE relname = 'pgqueue_wake_q' || TG_ARGV[0]

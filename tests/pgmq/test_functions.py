@@ -14,8 +14,11 @@ from django.db import DatabaseError, transaction
 from django.urls import reverse
 
 from django_pgqueue import queue
+from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models import ArchivedMessage, History, Message, Queue
+from django_pgqueue.worker.maintenance import Maintenance
 from tests.actors import begin, commit, execute
+from tests.actors import call as call_
 from tests.conftest import run_sql
 from tests.pgmq.conftest import call
 
@@ -181,7 +184,7 @@ def test_grouped_reads_keep_the_order_of_each_group(made, function, first, secon
 
 
 @pytest.mark.parametrize(
-    "call_",
+    "text",
     [
         "read('orders', 0, 20)",
         "read('orders', 0, 20, '1')",
@@ -190,7 +193,7 @@ def test_grouped_reads_keep_the_order_of_each_group(made, function, first, secon
         "pop('orders', 20)",
     ],
 )
-def test_no_call_returns_a_message_twice(made, call_):
+def test_no_call_returns_a_message_twice(made, text):
     """Not even one whose lease ends at once, or that other statements of the call delay."""
     made("send_batch('orders', ARRAY['1', '1', '1']::jsonb[])")
     run_sql("UPDATE pgqueue_queue SET max_deliveries = 2 WHERE name = 'orders'")
@@ -199,8 +202,8 @@ def test_no_call_returns_a_message_twice(made, call_):
     made("set_vt('orders', 2, 0)")
     for _ in range(3):
         made("""send('orders', '1', '{"x-pgmq-group": "a"}'::jsonb)""")
-    behind = [5, 6] if "grouped" in call_ else []
-    assert ids(made(call_)) == [2, 3, 4, *behind]
+    behind = [5, 6] if "grouped" in text else []
+    assert ids(made(text)) == [2, 3, 4, *behind]
 
 
 def test_a_group_goes_on_when_its_head_is_archived(made):
@@ -265,6 +268,43 @@ def test_a_dropped_queue_is_gone_for_all_and_its_tables_go_with_maintenance(comm
     Message.objects.maintain_all()
     assert [each.name for each in Queue.objects.all()] == ["orders"]
     assert [row[5] for row in committed_pgmq("read('orders', 30, 5)")] == ["2"]
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_a_process_that_remembers_a_dropped_queue_sends_nothing_there(
+    committed_pgmq, actor, partitioned
+):
+    committed_pgmq("create('orders')")
+    if partitioned:
+        queue("orders").repartition(dt.timedelta(days=1))
+    pk = actor.do(call_, "send", "orders", 1)
+    table = Queue.objects.get().tables["message"]
+    committed_pgmq("drop_queue('orders')")
+    with pytest.raises(QueueNotFound):
+        actor.do(call_, "send", "orders", 2)
+    assert run_sql(f"SELECT id FROM {table}") == [(pk,)]
+
+
+def test_a_dropped_queue_that_others_still_read_waits_for_a_later_round(committed_pgmq, actor):
+    committed_pgmq("create('orders')")
+    pk = Queue.objects.get().pk
+    actor.do(begin)
+    actor.do(execute, f"SELECT count(*) FROM pgqueue_message_q{pk}")
+    committed_pgmq("drop_queue('orders')")
+    [maintained] = Message.objects.maintain_all(patience=0.1)
+    assert (maintained.queue_name, maintained.error) == (f"dropped-{pk}", "")
+    actor.do(commit)
+    assert Message.objects.maintain_all() == []
+
+
+def test_a_consumer_drops_the_tables_of_a_queue_that_a_client_dropped(committed_pgmq):
+    committed_pgmq("create('orders')")
+    committed_pgmq("drop_queue('orders')")
+    maintenance = Maintenance(["default"])
+    maintenance.tick()
+    maintenance.tick()
+    maintenance.leave()
+    assert not Queue.objects.exists()
 
 
 @pytest.mark.parametrize("change", ["drop_queue('orders')", "create('more')"])

@@ -196,6 +196,6 @@ def test_a_name_is_free_once_a_client_dropped_its_queue(manage):
     Message.objects.bind("a", "orders")
     call("drop_queue('orders')")
     Message.objects.create_queue("orders")
-    Queue.objects.finish_drops("default")
+    Queue.objects.finish_drops("default", seconds=1)
     assert [each.name for each in Queue.objects.all()] == ["orders"]
     queue("orders").send(1)

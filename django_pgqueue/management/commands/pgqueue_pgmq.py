@@ -12,6 +12,7 @@ from django.core.management.base import CommandParser
 from django.db import connections, transaction
 
 from django_pgqueue import pgmq
+from django_pgqueue.conf import settings
 from django_pgqueue.management.base import QueueCommand
 from django_pgqueue.models import Queue
 
@@ -29,7 +30,7 @@ class Command(QueueCommand):
                 pgmq.install(cursor, Queue)
             changed, line = True, "Installed schema pgmq."
         else:
-            Queue.objects.finish_drops(alias)
+            Queue.objects.finish_drops(alias, settings.LOCK_SECONDS)
             with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
                 changed = pgmq.remove(cursor)
             line = "Removed schema pgmq." if changed else "There is no schema pgmq."
