@@ -210,8 +210,8 @@ class ForeignSchema(PgQueueError):
     def __init__(self) -> None:
         super().__init__(
             "The database has a schema pgmq that this package did not make. Nothing was changed. "
-            "Move its messages (the documentation's page From PGMQ), then DROP EXTENSION pgmq "
-            "CASCADE, or DROP SCHEMA pgmq CASCADE if it was installed without the extension."
+            "Move its messages (the documentation's page From PGMQ), then DROP EXTENSION IF EXISTS "
+            "pgmq CASCADE and DROP SCHEMA pgmq CASCADE: the extension leaves its queues' tables."
         )
 
 

@@ -161,7 +161,7 @@ def test_nothing_is_lost_or_archived_twice_whichever_client_dies(send, workers, 
             killed[victim.pid] = victim.kind
             victim.start()
     until(lambda: not LiveMessage.objects.exists(), 60)
-    until(lambda: not any(worker.is_late for worker in workers))
+    until(lambda: not any(worker.is_late for worker in workers), 30)
 
     events = history.read(tmp_path)
     archived = list(ArchivedMessage.objects.values_list("pk", "state"))

@@ -7,8 +7,8 @@ import pg from 'pg';
 import { Pgmq } from 'pgmq-js';
 
 // Seconds that a lease lasts, and that it still has to last when a message's work starts.
-const LEASE = 6;
-const RESERVE = 3;
+const LEASE = 8;
+const RESERVE = 5;
 
 const [queue, messages] = process.argv.slice(2);
 const { msg } = await Pgmq.new({ ssl: false }, { skipExtensionCreation: true });

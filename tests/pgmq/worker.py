@@ -18,7 +18,7 @@ from pgmq import PGMQueue
 from tests.working.history import record
 
 #: Seconds that a lease lasts, and that it still has to last when a message's work starts.
-LEASE, RESERVE = 6, 3
+LEASE, RESERVE = 8, 5
 
 
 def work(conninfo: str, queue: str) -> None:
