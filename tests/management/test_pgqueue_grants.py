@@ -130,6 +130,7 @@ def test_a_consumer_reads_and_settles(role, queues, name):
         orders.set_vt(others[2:], 0)
         orders.pop()
         orders.read_grouped(qty=5)
+        orders.purge()
 
     assert queue(name).metrics().archived >= 20
 
