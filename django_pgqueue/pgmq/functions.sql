@@ -716,7 +716,8 @@ $$;
 -- ------------------------------------------------------------------ settle
 
 -- Runs an operation on messages by id, as engine/settle/settling.py does. First come the statements that
--- need not look for a message: a leased one has its row in deferred, or is in a batch lease.
+-- need not look for a message: a leased one has its row in deferred, or is in a batch lease. A single one
+-- has statements of its own, which are planned sooner.
 CREATE OR REPLACE FUNCTION pgmq._settle(
     queue_id integer, operation text, ids bigint[], till timestamptz DEFAULT NULL
 ) RETURNS bigint[] LANGUAGE plpgsql SET enable_seqscan = off AS $$
@@ -726,7 +727,24 @@ DECLARE
     done bigint[] := '{}';
     moved bigint[];
     moment bigint;
+    held pgqueue_deferred;
 BEGIN
+    IF cardinality(ids) = 1 AND operation <> 'set_vt' THEN
+        DELETE FROM pgqueue_deferred d WHERE d.id = $3[1] AND d.queue_id + 0 = $1
+        RETURNING d.* INTO held;
+        IF FOUND AND operation = 'delete' THEN
+            EXECUTE format('DELETE FROM pgqueue_message_q%s WHERE id = $1', queue_id) USING held.id;
+            RETURN ids;
+        ELSIF FOUND THEN
+            EXECUTE format(
+                'INSERT INTO pgqueue_archive_q%s (id, enqueued_at, first_read_at, last_read_at, queue_id,
+                                                  read_ct, attempts, state)
+                 VALUES ($1, $2, $3, $4, %1$s, $5, $6, ''COMPLETED'')', queue_id)
+            USING held.id, held.enqueued_at, held.first_read_at, held.last_read_at, held.read_ct,
+                held.attempts;
+            RETURN ids;
+        END IF;
+    END IF;
     FOR step IN 0..3 LOOP
         IF step = 0 THEN
             CONTINUE WHEN operation <> 'archive' OR cardinality(ids) = 1;
