@@ -563,6 +563,12 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "expired-holds-its-key",
+        "a send is skipped for a message that no read will deliver",
+        (ONCE,),
+        (Change(f"{DDL}/claim_keys.sql", "RETURN expired IS NOT TRUE OR", "RETURN true OR"),),
+    ),
+    Mutant(
         "expired-without-deliveries-left",
         "a message whose deliveries ran out is archived as expired",
         (EXPIRING,),
