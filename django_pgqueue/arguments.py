@@ -6,11 +6,11 @@ import datetime as dt
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from django_pgqueue.encoding import encode
 from django_pgqueue.errors import InvalidArgument, InvalidMessage, InvalidQueueName
-from django_pgqueue.types import BatchReceipt, Delay, Receipt
+from django_pgqueue.types import BatchReceipt, Delay, Receipt, Sent
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}", re.ASCII)
 _LONGEST = dt.timedelta(days=365 * 1000)
@@ -137,6 +137,19 @@ def moment(value: Delay | None, name: str = "delay") -> dict[str, Any]:
     return {"at": None, "after": duration(value, name) or None}
 
 
+def expiry(value: Delay | None) -> dict[str, Any]:
+    """Convert ``expires`` to the parameters ``expires_at`` and ``expires_after``; {} for None.
+
+    >>> expiry(60)
+    {'expires_at': None, 'expires_after': datetime.timedelta(seconds=60)}
+    """
+    if value is None:
+        return {}
+    if isinstance(value, dt.datetime):
+        return {"expires_at": moment(value, "expires")["at"], "expires_after": None}
+    return {"expires_at": None, "expires_after": duration(value, "expires", least=POSITIVE)}
+
+
 def condition(value: object) -> str | None:
     """Return the JSON text of ``conditional``; None if it is None or {}, which match any body."""
     return None if value == {} else json_text(value, "conditional")
@@ -203,7 +216,7 @@ def targets(receipts_or_ids: Any) -> tuple[list[Receipt], list[int]]:
         target = getattr(target, "receipt", target)
         if _is_receipt(target):
             receipts[target] = None
-        elif _is_id(target):
+        elif is_id(target):
             ids[target] = None
         else:
             raise InvalidArgument(f"{target!r} is neither a receipt nor the id of a message")
@@ -214,7 +227,7 @@ def ids(values: Any) -> list[int]:
     """Validate message ids, and return them as a list."""
     found = _list(values, "ids", "message ids")
     for value in found:
-        if not _is_id(value):
+        if not is_id(value):
             raise InvalidArgument(f"ids: {value!r} is not the id of a message, a whole number")
     return found
 
@@ -261,15 +274,16 @@ def _list(values: Any, name: str, what: str) -> list[Any]:
     return list(values)
 
 
-def _is_id(value: object) -> bool:
-    return type(value) is int and value.bit_length() < 64
+def is_id(value: object) -> TypeGuard[int]:
+    """Whether a value may be the id of a message."""
+    return type(value) in (int, Sent) and value.bit_length() < 64  # type: ignore[attr-defined]
 
 
 def _is_receipt(value: object) -> bool:
     # Only reads make batch receipts, so these are valid.
     return type(value) is BatchReceipt or (
         isinstance(value, Receipt)
-        and all(map(_is_id, value))
+        and all(map(is_id, value))
         and 0 <= value.read_ct <= _INT4
         and value.read_at >= 0
     )

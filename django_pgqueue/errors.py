@@ -15,6 +15,7 @@ The hierarchy::
       x MessageNotFound       no message with this id in the queue or its archive
       x MessageFailed         no result: the message failed for good
         + MessageCancelled    no result: the message was cancelled
+        + MessageExpired      no result: the message expired unhandled
       x ResultNotReady        no result yet: the message is not done; also a TimeoutError
       x LeaseLost             the message was read again, or is gone
       x InvalidArgument       also a ValueError
@@ -39,6 +40,7 @@ __all__ = [
     "InvalidQueueName",
     "LeaseLost",
     "MessageCancelled",
+    "MessageExpired",
     "MessageFailed",
     "MessageNotFound",
     "NeverRead",
@@ -193,6 +195,18 @@ class MessageCancelled(MessageFailed):
         PgQueueError.__init__(self, f"Message {message_id} of queue {name!r} was cancelled{why}.")
 
 
+class MessageExpired(MessageFailed):
+    """The message was not handled before its ``expires``: there is no result."""
+
+    def __init__(self, name: str, message_id: int) -> None:
+        self.error = "expired"
+        PgQueueError.__init__(
+            self,
+            f"Message {message_id} of queue {name!r} expired before a consumer could handle it. "
+            f"Start more consumers, or send with a later expires=.",
+        )
+
+
 class ResultNotReady(PgQueueError, TimeoutError):
     """The message is not done yet, so it has no result. Ask again later, or wait longer."""
 
@@ -210,8 +224,8 @@ class ForeignSchema(PgQueueError):
     def __init__(self) -> None:
         super().__init__(
             "The database has a schema pgmq that this package did not make. Nothing was changed. "
-            "Move its messages (the documentation's page From PGMQ), then DROP EXTENSION pgmq "
-            "CASCADE, or DROP SCHEMA pgmq CASCADE if it was installed without the extension."
+            "Move its messages (the documentation's page From PGMQ), then DROP EXTENSION IF EXISTS "
+            "pgmq CASCADE and DROP SCHEMA pgmq CASCADE: the extension leaves its queues' tables."
         )
 
 

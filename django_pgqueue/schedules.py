@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from django.conf import settings
 from django.db import close_old_connections, connections
@@ -70,6 +70,8 @@ class Declaration:
             message = message_of(self.target, list(self.args), dict(self.kwargs))
             queue, using = message.queue, message.using
             values |= {"body": message.body, "priority": message.priority}
+            values |= {"unique_key": message.unique or "", "until": message.until or ""}
+            values["expires"] = values["expires"] or arguments.span(message.expires, "expires")
         else:
             handler = handler_of(self.target)
             queue, using = handler.queue, handler.using
@@ -91,6 +93,9 @@ def schedule(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     priority: int = 0,
+    expires: float | dt.timedelta | None = None,
+    unique: str | None = None,
+    until: Literal["started", "done"] | None = None,
     name: str | None = None,
 ) -> Callable[[T], T]:
     """Send a message to a consumer's queue, or enqueue a task, at set times.
@@ -108,8 +113,14 @@ def schedule(
         for each, ``"skip"`` none that is more than a minute late
     ``body``, ``priority``
         the body and priority of the message to a consumer
+    ``unique``, ``until``
+        while a message to a consumer holds the key ``unique``, no second one is sent: ``until`` the
+        message has started (``"started"``), is done (``"done"``), or for the queue's window (None)
     ``args``, ``kwargs``
-        the arguments of a task, which has a priority of its own
+        the arguments of a task, which has a priority, ``unique`` and ``until`` of its own
+    ``expires``
+        seconds (at least one) or a timedelta: a message is not handled later than this after it was
+        sent (default: the task's own; None: never expires)
     ``name``
         the row's name (default: the function's path); a function's second schedule needs one
 
@@ -137,7 +148,14 @@ def schedule(
         "missed": missed,
         "body": body,
         "priority": arguments.priority(priority),
+        "expires": arguments.span(expires, "expires"),
+        "unique_key": arguments.key(unique, "unique") or "",
+        "until": until or "",
     }
+    if until not in (None, "started", "done"):
+        raise InvalidArgument(f'until must be "started", "done" or None, not {until!r}')
+    if until and not unique:
+        raise InvalidArgument("until needs unique=")
     if tz is not None:
         cron.zone(tz)
 

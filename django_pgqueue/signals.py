@@ -22,6 +22,8 @@ messages_failed         messages were rejected, or have no          messages, ou
 messages_discarded      messages were deleted                       messages
 messages_exhausted      a read failed messages whose deliveries     receipts
                         had run out
+messages_expired        a read archived messages unhandled, since   ids
+                        they had expired
 messages_released       messages were released unstarted            count
 messages_interrupted    the process stopped before the handler      messages, seconds
                         ended; the messages are due again
@@ -75,6 +77,7 @@ __all__ = [
     "messages_completed",
     "messages_discarded",
     "messages_exhausted",
+    "messages_expired",
     "messages_failed",
     "messages_fetched",
     "messages_interrupted",
@@ -99,6 +102,7 @@ messages_retried: Signal = Signal()
 messages_failed: Signal = Signal()
 messages_discarded: Signal = Signal()
 messages_exhausted: Signal = Signal()
+messages_expired: Signal = Signal()
 messages_released: Signal = Signal()
 messages_interrupted: Signal = Signal()
 messages_cancelled: Signal = Signal()

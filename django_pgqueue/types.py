@@ -6,19 +6,36 @@ import datetime as dt
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-__all__ = ["Delay", "Maintained", "Metrics", "Receipt", "Settled", "State"]
+__all__ = [
+    "ENDS",
+    "Delay",
+    "Maintained",
+    "Metrics",
+    "OnConflict",
+    "Receipt",
+    "Sent",
+    "Settled",
+    "State",
+    "Until",
+]
 
 #: A delay: seconds, a timedelta, or an aware datetime.
 Delay = int | float | dt.timedelta | dt.datetime
+
+#: Until when a message holds its unique key: its first delivery, its end, or a length of time.
+Until = Literal["started", "done"] | float | dt.timedelta
+
+#: What a send does if another message holds its unique key.
+OnConflict = Literal["skip", "replace", "delay"]
 
 
 class State(str, Enum):
     """The state of a message, with the names of FastStream's SQL broker.
 
-    PENDING, SCHEDULED, PROCESSING and RETRYABLE messages are in the queue; COMPLETED, FAILED and
-    CANCELLED ones are in the archive.
+    PENDING, SCHEDULED, PROCESSING and RETRYABLE messages are in the queue; COMPLETED, FAILED,
+    CANCELLED, REPLACED and EXPIRED ones are in the archive.
     """
 
     PENDING = "PENDING"  # readable, never read
@@ -28,9 +45,15 @@ class State(str, Enum):
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
+    REPLACED = "REPLACED"  # a send with the same unique key took its place
+    EXPIRED = "EXPIRED"  # not handled: it was read only after ``expires_at``
 
     def __str__(self) -> str:
         return self.value
+
+
+#: The states of archived messages.
+ENDS = (State.COMPLETED, State.FAILED, State.CANCELLED, State.REPLACED, State.EXPIRED)
 
 
 class Batch(NamedTuple):
@@ -80,6 +103,30 @@ def receipt_of(id: int, read_ct: int, read_at: int, batch: Batch | None) -> Rece
     receipt = tuple.__new__(BatchReceipt, (id, read_ct, read_at))
     receipt.batch = batch
     return receipt
+
+
+class Sent(int):
+    """The id that a send with a unique key returns, with ``conflict``: what happened.
+
+    - None: no message held the key, or it was in flight and no longer needed it. A message was
+      sent.
+    - ``"skipped"``: nothing was sent. The id is that of the message that holds the key.
+    - ``"replaced"``: the message replaced one that was waiting.
+    - ``"delayed"``: the same, and the delay began anew.
+
+    >>> sent = Sent.of(41, "skipped")
+    >>> sent, sent.conflict
+    (41, 'skipped')
+    """
+
+    conflict: Literal["skipped", "replaced", "delayed"] | None = None
+
+    @classmethod
+    def of(cls, id: int, conflict: Any) -> Sent:
+        """An id and a conflict."""
+        sent = cls(id)
+        sent.conflict = conflict
+        return sent
 
 
 class Settled(list[int]):
@@ -151,7 +198,7 @@ class Maintained:
     - ``stragglers``: old partitions that stay because one of their messages is not archived.
     - ``busy``: steps left to the next round because other sessions used the tables.
     - ``stay_in_default``: ranges of time whose messages stay in the default partition.
-    - ``keys``: removed unique keys, whose window had ended.
+    - ``keys``: removed unique keys, which no message held any more.
     - ``error``: why the maintenance failed, if it did.
     """
 

@@ -45,6 +45,7 @@ _MESSAGE = {
     "group_key": Column("string", "m.group_key"),
     "unique_key": Column("string", "m.unique_key"),
     "scheduled_at": Column("timestamp", "m.scheduled_at"),
+    "expires_at": Column("timestamp", "m.expires_at"),
 }
 
 _BOTH = {
@@ -99,6 +100,7 @@ SENT = {
     "queue": "queue_id",
     "headers": "headers",
     "delay": "delay",
+    "expires": "expires",
     "priority": "priority",
     "group": "group_key",
     "group_key": "group_key",

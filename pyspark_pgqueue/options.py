@@ -38,6 +38,10 @@ failOnServerChange         true                 stop at another server, or after
 replicaTimeout             60                   seconds that a task waits for a replica to catch up
 pushdown                   auto                 true if Spark pushes filters; auto detects it
 queue                                           for writing: the queue, instead of column queue
+until                      the queue's window   for writing: how long a unique key is held: started,
+                                                done, or a length of time, as 10m
+onConflict                 skip                 for writing: skip, or replace, what a row does if a
+                                                waiting message holds its unique key
 txnAppId, txnVersion                            for writing: the job's name and an increasing
                                                 number; each version is written once
 =========================  ===================  ==================================================
@@ -53,6 +57,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django_pgqueue.types import OnConflict, Until
 from django_pgqueue.wording import length_of
 from pyspark_pgqueue.columns import ARCHIVE, CONSUMED, COUNTS, LIVE, Column
 from pyspark_pgqueue.errors import InvalidOption
@@ -87,6 +92,8 @@ _NAMES = {
     "replicaTimeout",
     "pushdown",
     "queue",
+    "until",
+    "onConflict",
     "txnAppId",
     "txnVersion",
 }
@@ -132,6 +139,8 @@ class Options:
     replica_timeout: float = 60.0
     pushdown: bool | None = None
     queue: str | None = None
+    until: Until | None = None
+    on_conflict: OnConflict = "skip"
     txn_app_id: str | None = None
     txn_version: int | None = None
 
@@ -170,7 +179,7 @@ class Options:
             max_rows=_number(options, "maxOffsetsPerTrigger"),
             max_bytes=_number(options, "maxBytesPerTrigger"),
             min_rows=_number(options, "minOffsetsPerTrigger") or 1,
-            longest_wait=_length(options.get("maxtriggerdelay", "15m")),
+            longest_wait=_length(options.get("maxtriggerdelay", "15m"), "maxTriggerDelay"),
             retries_refused=_choice(options, "onError", ("deadLetter", "retry")) == "retry",
             visibility_timeout=_number(options, "visibilityTimeout"),
             min_partitions=_number(options, "minPartitions") or 0,
@@ -182,6 +191,8 @@ class Options:
             if options.get("pushdown", "auto") == "auto"
             else _flag(options, "pushdown", True),
             queue=options.get("queue"),
+            until=_until(options.get("until")),
+            on_conflict=_choice(options, "onConflict", ("skip", "replace")),  # type: ignore[arg-type]
             txn_app_id=options.get("txnappid"),
             txn_version=_number(options, "txnVersion", least=0),
         )
@@ -242,13 +253,17 @@ def _choice(options: Mapping[str, str], name: str, known: Sequence[str]) -> str:
     return text
 
 
-def _length(text: str) -> float:
+def _until(text: str | None) -> Until | None:
+    if text == "started" or text == "done":
+        return text  # type: ignore[return-value]
+    return None if text is None else _length(text, "until")
+
+
+def _length(text: str, name: str) -> float:
     """Parse a length of time, such as ``15m``, into seconds."""
     length = dt.timedelta(seconds=int(text)) if text.isdecimal() else length_of(text)
     if length is None:
-        raise InvalidOption(
-            f"maxTriggerDelay must be a length of time like 30s or 15m, not {text!r}"
-        )
+        raise InvalidOption(f"{name} is a length of time, as 30s or 15m, not {text!r}")
     return length.total_seconds()
 
 

@@ -19,6 +19,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from pyspark_pgqueue import lake_source, planning
+from pyspark_pgqueue.columns import SENT
 from pyspark_pgqueue.errors import InvalidOption, in_one_line
 from pyspark_pgqueue.progress import Progress, quiet
 
@@ -30,7 +31,6 @@ SLICE_SECONDS = 1.0
 FINISHED = 2**62
 #: Number of rows that each task sorts.
 _RANGE = 500_000
-_TAKEN = ("body", "headers", "priority", "group_key", "unique_key", "group", "delay", "queue")
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ def load(
 ) -> Summary:
     """Send the rows of Parquet, JSON or CSV files.
 
-    A column ``body`` is sent unchanged, with the columns headers, delay, priority, group and
-    unique_key, and queue unless ``to`` is given. Without a column ``body``, each row as a whole
+    A column ``body`` is sent unchanged, with the columns headers, delay, expires, priority, group
+    and unique_key, and queue unless ``to`` is given. Without a column ``body``, each row as a whole
     becomes a body.
 
     >>> load(spark, url, "/data/orders.csv", to="orders", format="csv").rows
@@ -130,7 +130,7 @@ def load(
     rows = _chosen(rows, where)
     if "body" not in rows.columns:
         rows = rows.selectExpr("to_json(struct(*)) AS body")
-    rows = rows.select(*[name for name in rows.columns if name in _TAKEN])
+    rows = rows.select(*[name for name in rows.columns if name in SENT])
     if to is None and "queue" not in rows.columns:
         raise InvalidOption("Say which queue: there is no column queue.")
     name = load_id or f"load-{uuid.uuid4().hex[:12]}"
@@ -168,7 +168,7 @@ def _send(
         }
     total = sum(counts.values())
     if not dry_run and total:
-        columns = [column for column in rows.columns if column in _TAKEN]
+        columns = [column for column in rows.columns if column in SENT]
         size = total if rate is None else max(int(rate * SLICE_SECONDS), 1)
         _write(spark, url, rows, columns, to, name, order, total, size, rate, progress)
     return Summary(name, counts, dry_run, time.monotonic() - started)

@@ -23,6 +23,8 @@ from pyspark_pgqueue.rollup_figures import (
     LONGEST_LIST,
     PERCENTS,
     POISONOUS,
+    RAN,
+    READ,
     RETRIED,
     Figures,
     Removed,
@@ -88,9 +90,10 @@ WITH ended AS MATERIALIZED (
            floor(date_part('epoch', a.enqueued_at) / %(seconds)s)::integer AS sent_bucket,
            a.state = 'COMPLETED' AS completed, a.state = 'FAILED' AS failed,
            {RETRIED} AS retried,
-           greatest(0, date_part('epoch', a.first_read_at
-                                          - greatest(a.enqueued_at, m.scheduled_at))) AS wait,
-           greatest(0, date_part('epoch', a.archived_at - a.last_read_at)) AS run,
+           CASE WHEN {READ} THEN greatest(0, date_part('epoch', a.first_read_at
+               - greatest(a.enqueued_at, m.scheduled_at))) END AS wait,
+           CASE WHEN {RAN} THEN greatest(0, date_part('epoch', a.archived_at - a.last_read_at))
+               END AS run,
            m.group_key
     FROM pgqueue_archive_q{{id}} a
     JOIN pgqueue_message_q{{id}} m ON m.id = a.id AND m.enqueued_at = a.enqueued_at

@@ -13,6 +13,8 @@ __all__ = [
     "LONGEST_LIST",
     "PERCENTS",
     "POISONOUS",
+    "RAN",
+    "READ",
     "RETRIED",
     "Figures",
     "Key",
@@ -31,8 +33,13 @@ FIRST_LINE = 200
 #: bins are those of django_pgqueue.history.histograms.
 BUCKET = "least(greatest(floor(4 * {}), -40), 88)"
 #: SQL for PostgreSQL and Spark: failed attempts of an archived message that were tried again. The
-#: last attempt ended the message, unless it was cancelled.
-RETRIED = "greatest(attempts - CASE state WHEN 'CANCELLED' THEN 0 ELSE 1 END, 0)"
+#: last attempt ended the message, unless it was cancelled, replaced or expired.
+_UNENDED = "('CANCELLED', 'REPLACED', 'EXPIRED')"
+RETRIED = f"greatest(attempts - CASE WHEN state IN {_UNENDED} THEN 0 ELSE 1 END, 0)"
+#: SQL for PostgreSQL and Spark: whether an archived message was delivered, and whether its end was
+#: that of its last delivery. Without the test, greatest() would return zero for NULL.
+READ = "first_read_at IS NOT NULL"
+RAN = "last_read_at IS NOT NULL AND state <> 'EXPIRED'"
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 

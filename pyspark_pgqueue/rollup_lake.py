@@ -14,6 +14,8 @@ from pyspark_pgqueue.rollup_figures import (
     LONGEST_LIST,
     PERCENTS,
     POISONOUS,
+    RAN,
+    READ,
     RETRIED,
     Figures,
     moment,
@@ -74,9 +76,10 @@ def _count(spark: Any, path: str, rows: Any, figures: Figures) -> None:
         f"substr(substring_index(ltrim(error), '\\n', 1), 1, {FIRST_LINE}) AS error",
         f"{_bucket('archived_at', figures.seconds)} AS bucket",
         f"{_bucket('enqueued_at', figures.seconds)} AS sent_bucket",
-        "greatest(unix_micros(first_read_at) - "
-        "unix_micros(greatest(enqueued_at, scheduled_at)), 0) / 1e6 AS wait",
-        "greatest(unix_micros(archived_at) - unix_micros(last_read_at), 0) / 1e6 AS run",
+        f"CASE WHEN {READ} THEN greatest(unix_micros(first_read_at) - "
+        "unix_micros(greatest(enqueued_at, scheduled_at)), 0) / 1e6 END AS wait",
+        f"CASE WHEN {RAN} THEN "
+        "greatest(unix_micros(archived_at) - unix_micros(last_read_at), 0) / 1e6 END AS run",
     )
     # Each span is in one task, which holds the times of one span at a time.
     ended = ended.repartition("queue", "bucket").cache()

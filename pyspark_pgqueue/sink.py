@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 from django_pgqueue import ddl
 from django_pgqueue.bare import BareRunner, open_queues
 from django_pgqueue.engine.open_queue import OpenQueue
-from django_pgqueue.engine.send.sending import window
+from django_pgqueue.engine.send.once import claim
 from pyspark_pgqueue import planning
 from pyspark_pgqueue.columns import SENT
 from pyspark_pgqueue.errors import InvalidOption, PipelineError, StagingLost
@@ -85,7 +85,7 @@ class _Writer(Landing):
     def _publish(self, messages: list[Any], app_id: str | None, version: int | None) -> None:
         staged = [message for message in messages if message is not None]
         columns = [*(SENT[name] for name in self.names), "queue_id"]
-        publish(self.options.url, staged, columns, app_id, version)
+        publish(self.options, staged, columns, app_id, version)
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -109,7 +109,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 def publish(
-    url: str,
+    options: Options,
     staged: Sequence[Staged],
     columns: Sequence[str],
     app_id: str | None,
@@ -119,16 +119,20 @@ def publish(
     ordered = sorted(staged, key=lambda message: message.partition)
     tokens = [message.token for message in ordered]
     expected = sum(message.rows for message in ordered)
+    url, until, on_conflict = options.url, options.until, options.on_conflict
     with planning.connect(url) as connection:
         with connection.transaction():
             if app_id is None or _is_new(connection, app_id, version, expected):
                 queues = _still_there(connection, {pk for told in ordered for pk in told.queues})
-                if not {"delay", "unique_key"}.isdisjoint(columns):
+                if not {"delay", "expires", "unique_key"}.isdisjoint(columns):
                     connection.execute(ARRIVED)
                     _copy(url, connection, tokens, expected, "pgqueue_arrived", columns)
                     for queue in queues:
                         names = ddl.table_names(queue.id)
-                        connection.execute(SEND_ONCE.format_map(names), window(queue))
+                        params = claim(
+                            queue.unique_window, "column", until, on_conflict, None, None
+                        )
+                        connection.execute(SEND_ONCE.format_map(names), params)
                 elif queues:
                     # With one queue, copy into its own table, whose trigger need not look up the
                     # rows' queues.
@@ -163,6 +167,7 @@ CREATE TEMPORARY TABLE pgqueue_arrived (
     place bigint GENERATED ALWAYS AS IDENTITY,
     queue_id integer,
     delay double precision CHECK (delay < 'Infinity' AND delay > '-Infinity'),
+    expires double precision CHECK (expires > 0 AND expires < 'Infinity'),
     priority smallint DEFAULT 0,
     group_key text,
     unique_key text,
@@ -171,26 +176,32 @@ CREATE TEMPORARY TABLE pgqueue_arrived (
 ) ON COMMIT DROP
 """
 
-# Skips rows with a known unique key, as send_batch does. The trigger of the queue's own table makes
-# the others ready and wakes consumers.
+# Claims the rows' unique keys, as send_batch does. The trigger of the queue's own table makes the
+# rows that are sent ready, and wakes consumers.
 SEND_ONCE = """
 WITH arrived AS MATERIALIZED (
     SELECT row_number() OVER (ORDER BY place) AS place,
-           delay, priority, group_key, unique_key, headers, body
+           delay, expires, priority, group_key, unique_key, headers, body
     FROM pgqueue_arrived WHERE queue_id = {queue_id}
 ),
 claimed AS MATERIALIZED (
-    SELECT * FROM pgqueue_claim_keys(
-        {queue_id}, (SELECT array_agg(unique_key ORDER BY place) FROM arrived),
-        %(window)s::interval)
+    SELECT c.* FROM (
+        SELECT array_agg(unique_key ORDER BY place) AS keys,
+               array_agg(priority ORDER BY place) AS priorities,
+               array_agg(group_key ORDER BY place) AS groups
+        FROM arrived) a
+    CROSS JOIN LATERAL pgqueue_claim_keys(
+        {queue_id}, keys, priorities, groups, %(kind)s, %(window)s::interval, %(on_conflict)s,
+        %(max_wait)s) c
 )
 INSERT INTO {message}
-    (id, queue_id, scheduled_at, priority, group_key, unique_key, headers, body)
+    (id, queue_id, scheduled_at, expires_at, priority, group_key, unique_key, headers, body)
 SELECT c.id, {queue_id},
        CASE WHEN delay > 0 THEN statement_timestamp() + delay * interval '1 second' END,
+       statement_timestamp() + expires * interval '1 second',
        a.priority, a.group_key, a.unique_key, a.headers, a.body
 FROM arrived a JOIN claimed c USING (place)
-WHERE c.is_new
+WHERE c.conflict IS DISTINCT FROM 'skipped'
 ORDER BY c.id
 """
 
@@ -237,6 +248,8 @@ def _check(schema: StructType, options: Options) -> None:
         )
     if "body" not in names:
         raise InvalidOption('There is no column body: add one, as in to_json(struct("*")).')
+    if (options.until or options.on_conflict != "skip") and "unique_key" not in names:
+        raise InvalidOption("The options until and onConflict need a column unique_key.")
     if options.queue is None and "queue" not in names:
         raise InvalidOption("Say which queue: option queue, or a column queue.")
     targets = [SENT[name] for name in names]
@@ -249,7 +262,7 @@ def _check(schema: StructType, options: Options) -> None:
                 ": write JSON text, as with to_json()" if field.name in {"body", "headers"} else ""
             )
             raise InvalidOption(f"Column {field.name} is {found}, not string{hint}.")
-        if field.name in {"delay", "priority"} and not (
+        if field.name in {"delay", "expires", "priority"} and not (
             found in _NUMBERS or found.startswith("decimal")
         ):
             raise InvalidOption(f"Column {field.name} is {found}, not a number.")

@@ -81,8 +81,8 @@ def take(queue: OpenQueue, vt: dt.timedelta, most: int, most_bytes: int | None =
     # Only executors read the bodies. Here a limit in bytes needs their sizes.
     size = "NULL::jsonb" if most_bytes is None else "to_jsonb(octet_length(body::text))"
     message = (
-        f"(SELECT id, enqueued_at, {size} AS body, NULL::jsonb AS headers, scheduled_at "
-        f"FROM {queue.message_table})"
+        f"(SELECT id, enqueued_at, {size} AS body, NULL::jsonb AS headers, expires_at, "
+        f"scheduled_at FROM {queue.message_table})"
     )
     taken: list[Delivery] = []
     while len(taken) < most:

@@ -191,8 +191,9 @@ def test_a_bad_priority_is_refused(refuse, orders, priority, count):
     ],
 )
 @pytest.mark.parametrize("count", [1, 2, 600])
-def test_a_bad_delay_is_refused(refuse, orders, delay, count):
-    refuse(sending(orders, count, delay=delay), InvalidArgument, "delay")
+@pytest.mark.parametrize("name", ["delay", "expires"])
+def test_a_bad_time_is_refused(refuse, orders, delay, count, name):
+    refuse(sending(orders, count, **{name: delay}), InvalidArgument, name)
 
 
 def test_a_naive_datetime_is_refused_with_advice():

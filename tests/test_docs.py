@@ -24,7 +24,10 @@ from tools.diagrams import FOLDER, digest
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 #: tests/acceptance/test_packages.py runs the other pages, with the wheel.
-RUN = ["docs/operations.md", "docs/limits.md", "docs/tenants.md", "docs/capacity.md"]
+RUN = [
+    *("docs/operations.md", "docs/once.md", "docs/limits.md", "docs/tenants.md"),
+    "docs/capacity.md",
+]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 PURE_MODULES = [

@@ -194,6 +194,15 @@ def test_a_planned_retry_and_a_lease_end(orders):
     assert 2 in [m.body for m in orders.read(qty=5)]
 
 
+def test_a_message_expires(orders):
+    orders.send(1, expires=3600)
+    orders.send(2)
+
+    travel(3600)
+
+    assert [m.body for m in orders.read(qty=5)] == [2]
+
+
 def test_a_unique_key_ends(orders):
     first = orders.send(1, unique="k")
     assert orders.send(2, unique="k") == first

@@ -61,6 +61,7 @@ PUBLIC: dict[str, list[str]] = {
         "InvalidQueueName",
         "LeaseLost",
         "MessageCancelled",
+        "MessageExpired",
         "MessageFailed",
         "MessageNotFound",
         "NeverRead",
@@ -120,6 +121,7 @@ PUBLIC: dict[str, list[str]] = {
         "messages_completed",
         "messages_discarded",
         "messages_exhausted",
+        "messages_expired",
         "messages_failed",
         "messages_fetched",
         "messages_interrupted",
@@ -150,7 +152,10 @@ PUBLIC: dict[str, list[str]] = {
         "make_tables",
         "travel",
     ],
-    "django_pgqueue.types": ["Delay", "Maintained", "Metrics", "Receipt", "Settled", "State"],
+    "django_pgqueue.types": [
+        *("Delay", "Maintained", "Metrics", "OnConflict", "Receipt", "Sent", "Settled", "State"),
+        "Until",
+    ],
     "django_pgqueue.worker.context": ["Context"],
 }
 

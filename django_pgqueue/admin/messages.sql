@@ -1,6 +1,7 @@
 -- Messages by id, with the beginnings of their bodies, their last errors, their outcomes and their places.
 -- Large values are left out, since even reading their beginnings would decompress them whole.
-SELECT m.id, m.queue_id, q.name, m.enqueued_at, m.scheduled_at, m.priority, m.group_key, m.unique_key,
+SELECT m.id, m.queue_id, q.name, m.enqueued_at, m.scheduled_at, m.expires_at, m.priority,
+       m.group_key, m.unique_key,
        CASE WHEN %(length)s::int IS NULL THEN m.headers::text END,
        CASE WHEN pg_column_size(m.body) <= %(bodies)s
             THEN left(m.body::text, coalesce(%(length)s::int, 2147483647)) END,

@@ -52,6 +52,7 @@ class Listed(NamedTuple):
     queue: str
     enqueued_at: dt.datetime
     scheduled_at: dt.datetime | None
+    expires_at: dt.datetime | None
     priority: int
     group_key: str | None
     unique_key: str | None
@@ -100,6 +101,7 @@ class Listed(NamedTuple):
             "state": self.state or (self.standing and self.standing.place.name),
             "enqueued_at": self.enqueued_at,
             "scheduled_at": self.scheduled_at,
+            "expires_at": self.expires_at,
             "archived_at": self.archived_at,
             "priority": self.priority,
             "group": self.group_key,

@@ -1,8 +1,7 @@
 """The places of messages: ready, waiting, in flight and so on. Counts and lists use the same SQL.
 
 A message in the queue is in one of five places, which ``engine/places.sql`` defines. Their counts
-add up to the queue's length. A message that has ended is ``completed``, ``failed`` or
-``cancelled``.
+add up to the queue's length. The place of a message that has ended is its outcome.
 
 All queries read the narrow tables by their indexes, up to a limit.
 """
@@ -28,6 +27,7 @@ __all__ = [
     "ENDED",
     "LIVE",
     "MOST_COUNTED",
+    "UNINDEXED",
     "Place",
     "Standing",
     "Surroundings",
@@ -50,6 +50,8 @@ class Place(str, Enum):
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    REPLACED = "replaced"
+    EXPIRED = "expired"
 
     @property
     def label(self) -> str:
@@ -69,13 +71,17 @@ _LABELS = {
     Place.COMPLETED: gettext_lazy("completed"),
     Place.FAILED: gettext_lazy("failed"),
     Place.CANCELLED: gettext_lazy("cancelled"),
+    Place.REPLACED: gettext_lazy("replaced"),
+    Place.EXPIRED: gettext_lazy("expired"),
 }
 
 LIVE = (Place.READY, Place.DUE, Place.WAITING, Place.IN_FLIGHT, Place.DELAYED)
 #: Maximum number of messages that are counted before a message in its group.
 MOST_COUNTED = 1000
 
-ENDED = (Place.COMPLETED, Place.FAILED, Place.CANCELLED)
+ENDED = (Place.COMPLETED, Place.FAILED, Place.CANCELLED, Place.REPLACED, Place.EXPIRED)
+#: Outcomes that no index finds.
+UNINDEXED = tuple(place for place in ENDED if place is not Place.FAILED)
 
 
 def _after(key: str, type_: str, lowest: str) -> str:

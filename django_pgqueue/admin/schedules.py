@@ -126,6 +126,11 @@ class ScheduleForm(generic.ModelForm):
         label=gettext_lazy("Interval"),
         help_text=gettext_lazy("In place of cron: the time between two messages, like 20s or 1d."),
     )
+    expires = SpanField(
+        required=False,
+        label=gettext_lazy("Expires"),
+        help_text=gettext_lazy("Like 10min: not handled later than that; empty: it never expires."),
+    )
     body = JSONText(
         required=False,
         label=gettext_lazy("Body"),
@@ -136,7 +141,7 @@ class ScheduleForm(generic.ModelForm):
         model = Schedule
         fields = [
             *("name", "queue", "paused", "cron", "interval", "time_zone", "missed"),
-            *("body", "priority"),
+            *("body", "priority", "expires", "unique_key", "until"),
         ]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -158,7 +163,10 @@ class ScheduleAdmin(PageAdmin):
     fieldsets = [
         (None, {"fields": ["name", "queue", "paused"]}),
         (gettext_lazy("When"), {"fields": ["cron", "interval", "time_zone", "missed"]}),
-        (gettext_lazy("Message"), {"fields": ["body", "priority"]}),
+        (
+            gettext_lazy("Message"),
+            {"fields": ["body", "priority", "expires", "unique_key", "until"]},
+        ),
         (gettext_lazy("Runs"), {"fields": [*readonly_fields]}),
     ]
 

@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 
 from django_pgqueue.admin.durations import span_of
 from django_pgqueue.admin.json_text import as_jsonb
-from django_pgqueue.admin.places import ENDED, LIVE, Place, listed
+from django_pgqueue.admin.places import ENDED, LIVE, UNINDEXED, Place, listed
 from django_pgqueue.admin.queries import ask, rows
 from django_pgqueue.engine.statements import compose
 
@@ -190,7 +190,7 @@ class Search:
     def is_filtered(self) -> bool:
         """Whether the search has filters that no index serves."""
         given = (self.group, self.attempts, self.older, self.newer, self.terms, self.ids)
-        return any(given) or self.place in (Place.COMPLETED, Place.CANCELLED)
+        return any(given) or self.place in UNINDEXED
 
     def find(
         self, limit: int, after: Found | None = None, *, using: str, look: int | None = None
@@ -277,6 +277,11 @@ class Search:
         }
 
     @property
+    def _state(self) -> str | None:
+        """The state of the place, if no index has it."""
+        return self.place.name if self.place in ENDED and self.place is not Place.FAILED else None
+
+    @property
     def _table(self) -> str:
         return "pgqueue_archive" if self.archived or self.place in ENDED else "pgqueue_message"
 
@@ -306,7 +311,7 @@ class Search:
         if self.asked_at is not None:
             entered = "archived_at" if self._table == "pgqueue_archive" else "enqueued_at"
             conditions.append(f"s.{entered} <= %(asked_at)s")
-        if self.place in (Place.COMPLETED, Place.CANCELLED):
+        if self.place in UNINDEXED:
             conditions.append(f"s.state = '{self.place.name}'")
         outer: list[str] = []  # Conditions on m, the row of pgqueue_message.
         if self.group and self._table == "pgqueue_archive":

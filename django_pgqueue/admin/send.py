@@ -21,7 +21,6 @@ from django_pgqueue.admin.page import QueuePage
 from django_pgqueue.admin.timeline import HEADER
 from django_pgqueue.errors import InvalidArgument, InvalidMessage
 from django_pgqueue.models import Message, Queue
-from django_pgqueue.models.columns import NOW
 
 __all__ = ["SendPage"]
 
@@ -35,6 +34,11 @@ class SendForm(forms.Form):
         required=False, label=_("Headers"), help_text=_("A JSON object, or nothing.")
     )
     delay = SpanField(required=False, label=_("Delay"), help_text=_("Like 10min; empty: none."))
+    expires = SpanField(
+        required=False,
+        label=_("Expires"),
+        help_text=_("Like 10min: not handled later than that; empty: it never expires."),
+    )
     priority = forms.IntegerField(
         required=False, min_value=-100, max_value=100, initial=0, label=_("Priority")
     )
@@ -95,13 +99,12 @@ class SendPage(QueuePage):
                 return HttpResponseRedirect(back)
         form = SendForm(self.owner.queues(self.request), queue, copied, self.request.POST or None)
         if form.is_valid():
-            before = Queue.objects.values_list(NOW, flat=True).get(pk=pk)
             try:
                 sent = form.send()
             except (InvalidArgument, InvalidMessage) as error:
                 form.add_error(None, str(error))
             else:
-                self._tell(form.target, sent, before, copied)
+                self._tell(form.target, sent, copied)
                 return HttpResponseRedirect(self.url("queue_overview", form.target.pk))
         return self.render({"title": title, "back": back, "form": form, "copied": copied})
 
@@ -115,10 +118,9 @@ class SendPage(QueuePage):
             raise Http404
         return copied
 
-    def _tell(self, queue: Queue, sent: int, before: Any, copied: Any) -> None:
-        new = Message.objects.filter(pk=sent, queue=queue, enqueued_at__gte=before)
+    def _tell(self, queue: Queue, sent: int, copied: Any) -> None:
         told = gettext("Nothing was sent: message {id} of {queue} has this unique key.")
-        if new.exists():
+        if getattr(sent, "conflict", None) != "skipped":
             told = gettext("Sent message {id} to {queue}.")
             self.owner.log_change(self.request, queue, f"Sent message {sent}.")
             if copied is not None:

@@ -18,7 +18,7 @@ from django_pgqueue.templatetags.pgqueue_admin import lapse
 __all__ = ["COUNTS", "RolledUp", "Span", "charts"]
 
 #: The names of a span's counts.
-COUNTS = ("sent", "completed", "retried", "failed", "dead_lettered", "busy")
+COUNTS = ("sent", "completed", "retried", "failed", "dead_lettered", "expired", "busy")
 PERCENTILES = (50, 95, 99)
 
 
@@ -92,7 +92,7 @@ def charts(
     depth: list[float | None] = [span.depth for span in spans]
     oldest = [span.oldest for span in spans]
     busy = [span.counts["busy"] / seconds for span in spans]
-    ended = ("completed", "failed", "dead_lettered")
+    ended = ("completed", "failed", "dead_lettered", "expired")
     every = [
         chart(
             _("Throughput"),

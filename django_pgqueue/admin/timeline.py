@@ -35,6 +35,8 @@ _ENDS = {
     State.COMPLETED: gettext_lazy("Completed"),
     State.FAILED: gettext_lazy("Failed for good"),
     State.CANCELLED: gettext_lazy("Cancelled"),
+    State.REPLACED: gettext_lazy("Replaced"),
+    State.EXPIRED: gettext_lazy("Expired, not handled in time"),
 }
 
 
@@ -207,7 +209,7 @@ class Life:
             if outcome.state == State.FAILED:
                 look = "bad"
             ran = _between(outcome.last_read_at, outcome.archived_at)
-            if ran is not None and outcome.state != State.CANCELLED:
+            if ran is not None and outcome.state in (State.COMPLETED, State.FAILED):
                 text += _(" after running for %s") % lapse(ran)
             yield Step(outcome.archived_at, text, look, *self._error(outcome.error))
         elif standing is not None and standing.vt is not None:

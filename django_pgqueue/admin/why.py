@@ -43,6 +43,9 @@ def _reasons(
         if around.error is not None:
             yield format_html(_("the last attempt failed: {}"), _error(around.error))
         return
+    if message.expires_at is not None and seconds_since(message.expires_at) > 0:
+        yield _("Expired: the next read archives it")
+        return
     if queue.paused:
         yield _("%s is paused") % queue
     elif not around.has_consumer and is_dead_letter:

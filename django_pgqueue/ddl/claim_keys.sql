@@ -1,57 +1,279 @@
--- Returns an id for each message of a batch with unique keys, and whether it is new. For a held key
--- that is the id of its first message. Called by every send with keys.
---
--- A held key is only looked up, so a duplicate writes nothing. Other keys are claimed in key order,
--- so that two batches cannot deadlock. A second transaction with the same key waits until the first
--- commits or rolls back; ON CONFLICT then finds the key held. A key whose window has expired is
--- claimed again. Each call also deletes two expired keys.
---
--- Sessions cache plans. A plan made while there were few keys would delete expired keys by full
--- scans for good, so that statement is pinned to the index of expiry times. ORDER BY pins the
--- look-up to the primary key: for a small table the planner would choose the other index.
+-- Unique keys. A row of pgqueue_claim names the last message that was sent with a key. Whether that
+-- message still holds the key is not stored: it is derived when the key is sent again. So no statement
+-- that ends a message knows of keys, and no crash leaves a key held.
 
-CREATE FUNCTION {schema}.pgqueue_claim_keys(queue integer, keys text[], during interval)
-RETURNS TABLE (place bigint, id bigint, is_new boolean)
+-- Sessions cache plans. A plan made while a table was small would scan it for good, so
+-- pgqueue_claim_keys and pgqueue_sweep_keys run without enable_seqscan. They set it and the search
+-- path for the functions that they call, too: to set them for each key would take longer than to
+-- claim it. ORDER BY pins the look-up to the primary key: while the table is small, the planner would
+-- otherwise use the sweep's index for an equality.
+
+-- Whether a message holds its key: as long as its window, until its first delivery, or until it left
+-- the queue. An expired message that is not in flight holds none, since no read will deliver it. STABLE,
+-- so that one snapshot sees all tables: messages move between them.
+CREATE FUNCTION {schema}.pgqueue_holds_key(claim {schema}.pgqueue_claim) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    expired boolean;
+BEGIN
+    IF claim.kind = 'window' THEN
+        RETURN claim.until > statement_timestamp();
+    END IF;
+    IF NOT (EXISTS (
+        SELECT FROM {schema}.pgqueue_ready r
+        WHERE r.queue_id = claim.queue_id AND -r.priority = -claim.priority AND r.id = claim.id
+    ) OR EXISTS (
+        SELECT FROM {schema}.pgqueue_deferred d
+        WHERE d.id = claim.id AND d.queue_id + 0 = claim.queue_id
+          AND (claim.kind = 'done' OR d.first_read_at IS NULL)
+    ) OR EXISTS (
+        SELECT FROM {schema}.pgqueue_waiting w
+        WHERE w.queue_id = claim.queue_id AND w.group_key = claim.group_key AND w.id = claim.id
+          AND (claim.kind = 'done' OR w.first_read_at IS NULL)
+    ) OR claim.kind = 'done' AND EXISTS (
+        SELECT FROM {schema}.pgqueue_lease l
+        WHERE int8range(l.head, l.tail, '[]') @> claim.id AND l.queue_id + 0 = claim.queue_id
+          AND claim.id = ANY(l.ids)
+    )) THEN
+        RETURN false;
+    END IF;
+    -- The queue's own partition: a role may have rights on no other.
+    EXECUTE format('SELECT expires_at::timestamptz <= statement_timestamp() '
+                   'FROM {schema}.pgqueue_message_q%s WHERE id = $1', claim.queue_id)
+        INTO expired USING claim.id;
+    RETURN expired IS NOT TRUE OR EXISTS (
+        SELECT FROM {schema}.pgqueue_deferred d
+        WHERE d.id = claim.id AND d.queue_id + 0 = claim.queue_id
+          AND d.state = 'PROCESSING' AND d.vt > statement_timestamp()
+    ) OR EXISTS (
+        SELECT FROM {schema}.pgqueue_lease l
+        WHERE int8range(l.head, l.tail, '[]') @> claim.id AND l.queue_id + 0 = claim.queue_id
+          AND claim.id = ANY(l.ids) AND l.vt > statement_timestamp()
+    );
+END
+$$;
+
+-- The claim of the message that holds a key; NULL if none does.
+CREATE FUNCTION {schema}.pgqueue_holder(queue integer, key text) RETURNS {schema}.pgqueue_claim
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    claim {schema}.pgqueue_claim;
+BEGIN
+    SELECT c.* INTO claim FROM {schema}.pgqueue_claim c
+    WHERE c.queue_id = queue AND c.unique_key >= key
+    ORDER BY c.unique_key LIMIT 1;
+    IF claim.unique_key = key AND {schema}.pgqueue_holds_key(claim) THEN
+        RETURN claim;
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+-- Archives a message as REPLACED by another one, unless it is in flight or another transaction has
+-- locked it: a reader that takes it, for example. Returns whether it did.
+CREATE FUNCTION {schema}.pgqueue_replace(claim {schema}.pgqueue_claim, successor bigint)
+RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    gone {schema}.pgqueue_archive;
+BEGIN
+    DELETE FROM {schema}.pgqueue_ready WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM {schema}.pgqueue_ready
+        WHERE queue_id = claim.queue_id AND -priority = -claim.priority AND id = claim.id
+        FOR UPDATE SKIP LOCKED))
+    RETURNING enqueued_at, NULL, NULL, 0, 0
+    INTO gone.enqueued_at, gone.first_read_at, gone.last_read_at, gone.read_ct, gone.attempts;
+    IF NOT FOUND THEN
+        DELETE FROM {schema}.pgqueue_deferred WHERE ctid = ANY(ARRAY(
+            SELECT ctid FROM {schema}.pgqueue_deferred
+            WHERE id = claim.id AND queue_id + 0 = claim.queue_id AND state <> 'PROCESSING'
+            FOR UPDATE SKIP LOCKED))
+        RETURNING enqueued_at, first_read_at, last_read_at, read_ct, attempts
+        INTO gone.enqueued_at, gone.first_read_at, gone.last_read_at, gone.read_ct, gone.attempts;
+    END IF;
+    IF NOT FOUND THEN
+        DELETE FROM {schema}.pgqueue_waiting WHERE ctid = ANY(ARRAY(
+            SELECT ctid FROM {schema}.pgqueue_waiting
+            WHERE queue_id = claim.queue_id AND group_key = claim.group_key AND id = claim.id
+            FOR UPDATE SKIP LOCKED))
+        RETURNING enqueued_at, first_read_at, last_read_at, read_ct, attempts
+        INTO gone.enqueued_at, gone.first_read_at, gone.last_read_at, gone.read_ct, gone.attempts;
+    END IF;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+
+    -- The queue's own partition: a role may have rights on no other.
+    EXECUTE format(
+        'INSERT INTO {schema}.pgqueue_archive_q%s (id, enqueued_at, first_read_at, last_read_at, '
+        'queue_id, read_ct, attempts, state, error) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)',
+        claim.queue_id)
+    USING claim.id, gone.enqueued_at, gone.first_read_at, gone.last_read_at, claim.queue_id,
+          gone.read_ct, gone.attempts, 'REPLACED', 'replaced by message ' || successor;
+    RETURN true;
+END
+$$;
+
+-- Claims one key for the message new.id. Returns the id to report, what happened if another message
+-- held the key ('skipped', 'replaced' or 'delayed'; otherwise NULL), and the time at which the message
+-- is to be readable at the latest, if max_wait is given.
+--
+-- A second transaction with the same key waits until the first commits or rolls back, and then looks
+-- at the key again with a new snapshot.
+CREATE FUNCTION {schema}.pgqueue_claim_key(
+    new {schema}.pgqueue_claim, on_conflict text, max_wait interval, is_batch boolean,
+    OUT id bigint, OUT conflict text, OUT latest timestamptz
+) LANGUAGE plpgsql AS $$
+DECLARE
+    old {schema}.pgqueue_claim;
+BEGIN
+    id := new.id;
+    latest := new.first_at + max_wait;
+
+    -- A held key is only looked up, so a duplicate writes nothing and keeps no lock.
+    IF on_conflict = 'skip' THEN
+        old := {schema}.pgqueue_holder(new.queue_id, new.unique_key);
+        -- One sender goes on, and others wait. They need no row lock: each commit of one would wait
+        -- for the disk. Not for a batch, since the server has space for some thousands of such locks.
+        IF old.id IS NULL AND NOT is_batch THEN
+            PERFORM pg_advisory_xact_lock(hashtextextended(new.unique_key, new.queue_id));
+            old := {schema}.pgqueue_holder(new.queue_id, new.unique_key);
+        END IF;
+        IF old.id IS NOT NULL THEN
+            id := old.id;
+            conflict := 'skipped';
+            RETURN;
+        END IF;
+    END IF;
+
+    -- Inserts the key's row, or locks it.
+    INSERT INTO {schema}.pgqueue_claim AS c VALUES (new.*)
+    ON CONFLICT (queue_id, unique_key) DO UPDATE SET id = c.id WHERE false;
+    IF FOUND THEN
+        RETURN;
+    END IF;
+
+    old := {schema}.pgqueue_holder(new.queue_id, new.unique_key);
+    IF old.id IS NOT NULL THEN
+        -- After max_wait a message counts as in flight: each replacement loses its position in the
+        -- queue, and might lose it for ever.
+        IF on_conflict <> 'skip'
+           AND (old.first_at + max_wait > statement_timestamp()) IS NOT FALSE
+           AND {schema}.pgqueue_replace(old, new.id) THEN
+            conflict := CASE on_conflict WHEN 'replace' THEN 'replaced' ELSE 'delayed' END;
+            new.first_at := old.first_at;
+            latest := new.first_at + max_wait;
+        ELSIF on_conflict = 'skip' OR old.kind <> 'started' THEN
+            id := old.id;
+            conflict := 'skipped';
+            RETURN;
+        END IF;
+    END IF;
+    UPDATE {schema}.pgqueue_claim c
+    SET id = new.id, until = new.until, first_at = new.first_at, priority = new.priority,
+        kind = new.kind, group_key = new.group_key
+    WHERE c.queue_id = new.queue_id AND c.unique_key = new.unique_key;
+END
+$$;
+
+-- Claims the keys of a batch. Returns a row for each message, as pgqueue_claim_key does. Single sends,
+-- batch sends and Spark's sink call it; they then insert the messages that were not skipped, under
+-- these ids.
+--
+-- Keys are claimed in key order, so that two batches cannot deadlock. Of messages with one key, skip
+-- sends the first, and the others send the last. Each call also deletes two expired windows.
+--
+-- Arguments: kind is 'window', 'started' or 'done'. during is the window; for the other kinds, the
+-- time after which maintenance first looks at the key. on_conflict is 'skip', 'replace' or 'delay'.
+CREATE FUNCTION {schema}.pgqueue_claim_keys(
+    queue integer, keys text[], priorities smallint[], groups text[], kind text, during interval,
+    on_conflict text, max_wait interval
+) RETURNS TABLE (place bigint, id bigint, conflict text, latest timestamptz)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 #variable_conflict use_column
+DECLARE
+    ids bigint[] := ARRAY(SELECT nextval('{schema}.pgqueue_message_id_seq') FROM unnest(keys));
+    conflicts text[] := array_fill(NULL::text, ARRAY[cardinality(keys)]);
+    latests timestamptz[] := array_fill(NULL::timestamptz, ARRAY[cardinality(keys)]);
+    new {schema}.pgqueue_claim;
+    claimed record;
+    places bigint[];
+    sent bigint;
+    other bigint;
 BEGIN
     PERFORM {schema}.pgqueue_clear_lost(q.id) FROM {schema}.pgqueue_queue q
     WHERE q.id = queue AND q.unlogged;
 
+    new.queue_id := queue;
+    new.kind := kind;
+    new.first_at := statement_timestamp();
+    new.until := new.first_at + during;
+    FOR new.unique_key, places IN
+        SELECT unique_key, array_agg(place ORDER BY place)
+        FROM unnest(keys) WITH ORDINALITY AS k (unique_key, place)
+        WHERE unique_key IS NOT NULL
+        GROUP BY unique_key ORDER BY unique_key
+    LOOP
+        sent := places[CASE on_conflict WHEN 'skip' THEN 1 ELSE cardinality(places) END];
+        new.id := ids[sent];
+        new.priority := priorities[sent];
+        new.group_key := groups[sent];
+        claimed := {schema}.pgqueue_claim_key(
+            new, on_conflict, max_wait, cardinality(keys) > 1);
+        FOREACH other IN ARRAY places LOOP
+            ids[other] := claimed.id;
+            conflicts[other] := 'skipped';
+        END LOOP;
+        conflicts[sent] := claimed.conflict;
+        latests[sent] := claimed.latest;
+    END LOOP;
+
     RETURN QUERY
-        WITH given AS MATERIALIZED (
-            SELECT place, unique_key, nextval('{schema}.pgqueue_message_id_seq') AS id,
-                   (SELECT CASE WHEN d.unique_key = k.unique_key AND d.until > statement_timestamp()
-                                THEN d.id END
-                    FROM {schema}.pgqueue_claim d
-                    WHERE d.queue_id = queue AND d.unique_key >= k.unique_key
-                    ORDER BY d.unique_key LIMIT 1) AS held
-            FROM (SELECT * FROM unnest(keys) WITH ORDINALITY AS k (unique_key, place)
-                  ORDER BY place) k
-        ),
-        claimed AS (
-            INSERT INTO {schema}.pgqueue_claim AS d (queue_id, unique_key, id, until)
-            SELECT DISTINCT ON (unique_key) queue, unique_key, id, statement_timestamp() + during
-            FROM given WHERE unique_key IS NOT NULL AND held IS NULL
-            ORDER BY unique_key, place
-            ON CONFLICT (queue_id, unique_key) DO UPDATE
-            SET id = CASE WHEN d.until <= statement_timestamp() THEN excluded.id ELSE d.id END,
-                until = CASE WHEN d.until <= statement_timestamp() THEN excluded.until
-                             ELSE d.until END
-            RETURNING unique_key, id
-        )
-        SELECT g.place, coalesce(g.held, c.id, g.id),
-               g.held IS NULL AND coalesce(c.id = g.id, true)
-        FROM given g LEFT JOIN claimed c USING (unique_key)
-        ORDER BY g.place;
+        SELECT place, id, conflict, latest
+        FROM unnest(ids, conflicts, latests) WITH ORDINALITY AS r (id, conflict, latest, place);
 
     DELETE FROM {schema}.pgqueue_claim WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM {schema}.pgqueue_claim
-        WHERE queue_id = queue AND until <= statement_timestamp()
+        WHERE queue_id = queue AND kind = 'window' AND until <= statement_timestamp()
         ORDER BY until LIMIT 2 FOR UPDATE SKIP LOCKED));
 END
 $$;
 
+-- Looks at up to most unique keys of a queue: deletes those that are no longer held, and looks at the
+-- others again when they are twice as old. Skips keys that a send has locked. Returns how many it
+-- looked at, and how many it deleted.
+CREATE FUNCTION {schema}.pgqueue_sweep_keys(
+    queue integer, most integer, OUT seen bigint, OUT deleted bigint
+) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+BEGIN
+    WITH due AS MATERIALIZED (
+        SELECT ctid, {schema}.pgqueue_holds_key(c) AS held FROM {schema}.pgqueue_claim c
+        WHERE queue_id = queue AND kind = ANY('{window,started,done}')
+          AND until <= statement_timestamp()
+        LIMIT most FOR UPDATE SKIP LOCKED
+    ),
+    gone AS (
+        DELETE FROM {schema}.pgqueue_claim
+        WHERE ctid = ANY(ARRAY(SELECT ctid FROM due WHERE NOT held))
+        RETURNING 1
+    ),
+    kept AS (
+        UPDATE {schema}.pgqueue_claim
+        SET until = statement_timestamp() + (statement_timestamp() - first_at)
+        WHERE ctid = ANY(ARRAY(SELECT ctid FROM due WHERE held))
+    )
+    SELECT (SELECT count(*) FROM due), (SELECT count(*) FROM gone) INTO seen, deleted;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION {schema}.pgqueue_sweep_keys(integer, integer) FROM PUBLIC;
+
 -- Reverse
 
-DROP FUNCTION IF EXISTS {schema}.pgqueue_claim_keys(integer, text[], interval);
+DROP FUNCTION IF EXISTS {schema}.pgqueue_sweep_keys(integer, integer);
+DROP FUNCTION IF EXISTS {schema}.pgqueue_claim_keys(
+    integer, text[], smallint[], text[], text, interval, text, interval);
+DROP FUNCTION IF EXISTS {schema}.pgqueue_claim_key(
+    {schema}.pgqueue_claim, text, interval, boolean);
+DROP FUNCTION IF EXISTS {schema}.pgqueue_replace({schema}.pgqueue_claim, bigint);
+DROP FUNCTION IF EXISTS {schema}.pgqueue_holder(integer, text);
+DROP FUNCTION IF EXISTS {schema}.pgqueue_holds_key({schema}.pgqueue_claim);

@@ -22,13 +22,15 @@ _SENDER = {
     "queue": "SELECT",
     "binding": "SELECT",
     # Without enqueued_at, so that no sender can backdate a message.
-    "message": "SELECT (id), INSERT (id, failure, queue_id, source_id, scheduled_at, priority, "
-    "group_key, unique_key, headers, body)",
+    "message": "SELECT (id, expires_at), INSERT (id, failure, queue_id, source_id, scheduled_at, "
+    "expires_at, priority, group_key, unique_key, headers, body)",
     "message_id_seq": "USAGE",
     "wake": "SELECT, UPDATE",
-    "ready": "INSERT",
-    "deferred": "INSERT",
-    "waiting": "INSERT",
+    # The columns that tell whether a message holds its unique key.
+    "ready": "INSERT, SELECT (id, queue_id, priority)",
+    "deferred": "INSERT, SELECT (id, vt, queue_id, first_read_at, state)",
+    "waiting": "INSERT, SELECT (id, queue_id, first_read_at, group_key)",
+    "lease": "SELECT (head, tail, vt, queue_id, ids)",
     "recheck": "INSERT",
     "claim": _KEPT,
     "unlogged": "SELECT",
@@ -36,8 +38,8 @@ _SENDER = {
 _CONSUMER = {
     **_SENDER,
     "unlogged": "SELECT, INSERT",
-    "message": "SELECT, DELETE, INSERT (id, failure, queue_id, source_id, scheduled_at, priority, "
-    "group_key, unique_key, headers, body)",
+    "message": "SELECT, DELETE, INSERT (id, failure, queue_id, source_id, scheduled_at, "
+    "expires_at, priority, group_key, unique_key, headers, body)",
     "archive": "SELECT, INSERT",
     **dict.fromkeys(("ready", "deferred", "lease", "waiting", "group", "recheck"), _KEPT),
     "process": _KEPT,

@@ -132,16 +132,24 @@ CREATE INDEX pgqueue_recheck_idx ON pgqueue_recheck (queue_id, id);
 
 ALTER TABLE pgqueue_recheck REPLICA IDENTITY FULL;
 
--- Held unique keys, each with its message's id and its expiry.
+-- Unique keys, each with the last message that was sent with it. Whether the message holds the key:
+-- claim_keys.sql.
 CREATE TABLE pgqueue_claim (
     id bigint NOT NULL,
+    -- When the window ends. For other kinds, when maintenance next looks whether the key is held.
     until timestamptz NOT NULL,
+    -- When the first of the messages was sent that have replaced each other.
+    first_at timestamptz NOT NULL,
     queue_id integer NOT NULL,
+    priority smallint NOT NULL,
+    -- Until when the message holds the key: 'window', 'started' or 'done'.
+    kind text NOT NULL,
     unique_key text NOT NULL,
+    group_key text,
     PRIMARY KEY (queue_id, unique_key)
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
 
-CREATE INDEX pgqueue_claim_until_idx ON pgqueue_claim (queue_id, until);
+CREATE INDEX pgqueue_claim_until_idx ON pgqueue_claim (queue_id, kind, until);
 
 -- The unlogged queues whose messages the server still has. A crash empties this table together with
 -- the partitions of those queues; clear_lost.sql then deletes their rows from the tables above.

@@ -30,6 +30,8 @@ CREATE TABLE pgqueue_message (
     id bigint NOT NULL DEFAULT nextval('pgqueue_message_id_seq'),
     enqueued_at pgqueue_time NOT NULL DEFAULT statement_timestamp(),
     scheduled_at pgqueue_time,
+    -- A message that was not delivered by then is archived as EXPIRED.
+    expires_at pgqueue_time,
     -- The sending transaction's id. Not xid8: PostgreSQL 15 has no BRIN operator class for that
     -- type.
     enqueued_xid bigint NOT NULL DEFAULT (pg_current_xact_id()::text::bigint),

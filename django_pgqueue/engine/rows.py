@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from django_pgqueue.types import Batch, Receipt, receipt_of
 
-__all__ = ["BLOCKED", "EXHAUSTED", "RECHECK", "Deliveries", "Delivery", "deliveries"]
+__all__ = ["BLOCKED", "EXHAUSTED", "EXPIRED", "RECHECK", "Deliveries", "Delivery", "deliveries"]
 
-# A row of read.sql with one of these notes is not a delivery but work for the reader.
+# A row with one of these notes is not a delivery but work for the reader.
+#: The message was leased too late.
+EXPIRED = "expired"
 #: The message has no deliveries left.
 EXHAUSTED = "exhausted"
 #: The message is due, but is not the head of its group.
@@ -39,6 +41,8 @@ class Delivery(NamedTuple):
     attempts: int
     vt: int
     first_read_at: int | None
+    #: The moment after which it would not have been delivered.
+    expires_at: int | None = None
     #: The end of the delay that the sender asked for. Only some statements return it.
     scheduled_at: dt.datetime | None = None
     #: The batch that shares one lease row with this message, if any.
@@ -50,10 +54,19 @@ class Delivery(NamedTuple):
 
 
 class Deliveries(list[Delivery]):
-    """The messages that a read leased."""
+    """The messages that a read leased, and those that it ended instead."""
 
-    #: The receipts of messages that the read failed, because they had no deliveries left.
-    exhausted: Sequence[Receipt] = ()
+    def __init__(self, found: Iterable[Delivery] = ()) -> None:
+        super().__init__(found)
+        #: The receipts of messages that the read failed, because they had no deliveries left.
+        self.exhausted: list[Receipt] = []
+        #: The ids of messages that the read archived as EXPIRED.
+        self.expired: list[int] = []
+
+    def add_ended(self, other: Deliveries) -> None:
+        """Add the messages that another read ended."""
+        self.exhausted += other.exhausted
+        self.expired += other.expired
 
 
 def deliveries(rows: Iterable[tuple[Any, ...]]) -> list[Delivery]:

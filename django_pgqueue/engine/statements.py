@@ -22,8 +22,11 @@ ENGINE = "django_pgqueue.engine"
 # The comment line ``-- {name}`` that begins a part of a file.
 _HEADING = re.compile(r"^-- \{([\w/]+)\}.*\n(?:--.*\n)*", re.MULTILINE)
 
+# Placeholders that only some renderings of a statement fill in.
+_DEFAULTS = {"own_transaction": "false", "expires_at": "", "expires": ""}
+
 # The last clause of a statement that writes and returns ids.
-_RETURNED_ID = re.compile(r"(RETURNING|SELECT) id( FROM \w+)?\s*$")
+_RETURNED_ID = re.compile(r"(RETURNING|SELECT) id((?:, \w+)*(?: FROM \w+)?)\s*$")
 
 
 class Part(str):
@@ -75,7 +78,7 @@ def render(name: str, queue_id: int, names: tuple[tuple[str, object], ...] = ())
     True
     """
     tables: Mapping[str, object] = ddl.table_names(queue_id)
-    return compose(name, {"own_transaction": "false", "of": queue_id, **tables, **dict(names)})
+    return compose(name, {**_DEFAULTS, "of": queue_id, **tables, **dict(names)})
 
 
 @lru_cache(maxsize=256)

@@ -115,6 +115,7 @@ def _row(subscription: Counted, counts: dict[Any, float], base: dict[Any, float]
         "retried": more.get("retried", 0),
         "failed": 0 if has_other else failed,
         "dead_lettered": failed if has_other else 0,
+        "expired": more.get("expired", 0),
         "lost": more.get("lost", 0),
         "busy": more.get("busy", 0.0),
         **{

@@ -31,11 +31,12 @@ class Counts(NamedTuple):
     retried: int = 0
     failed: int = 0
     dead_lettered: int = 0
+    expired: int = 0
 
     @property
     def ended(self) -> int:
         """The number of messages that left the queue."""
-        return self.completed + self.failed + self.dead_lettered
+        return self.completed + self.failed + self.dead_lettered + self.expired
 
     @property
     def bad(self) -> int:

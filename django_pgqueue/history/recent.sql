@@ -1,6 +1,6 @@
 -- Queues' counts in the last hour, by slot. Slot 0 is the current minute, others have two minutes.
 SELECT queue_id, s.slot, sum(sent)::bigint, sum(completed)::bigint, sum(retried)::bigint,
-       sum(failed)::bigint, sum(dead_lettered)::bigint
+       sum(failed)::bigint, sum(dead_lettered)::bigint, sum(expired)::bigint
 FROM pgqueue_history
 CROSS JOIN LATERAL (
     SELECT (extract(epoch FROM date_trunc('minute', statement_timestamp()) - bucket)::integer / 60 + 1) / 2

@@ -2,9 +2,9 @@
 -- queues that stayed empty and to which nothing was sent. A sample is due in the middle of each minute.
 -- A sample before the middle is late, and counts for the previous minute.
 INSERT INTO pgqueue_history AS h
-    (queue_id, bucket, seconds, process_id, completed, retried, failed, dead_lettered, lost, busy,
-     waits, runs, sent, depth, oldest, total)
-SELECT q.id, date_trunc('minute', statement_timestamp() - interval '30 s', 'UTC'), 60, 0, 0, 0, 0, 0, 0, 0,
+    (queue_id, bucket, seconds, process_id, completed, retried, failed, dead_lettered, expired,
+     lost, busy, waits, runs, sent, depth, oldest, total)
+SELECT q.id, date_trunc('minute', statement_timestamp() - interval '30 s', 'UTC'), 60, 0, 0, 0, 0, 0, 0, 0, 0,
        '{}', '{}',
        -- A new queue counts from zero. After a reset of the statistics, zero is counted.
        greatest(0, r.total - coalesce(last.total, CASE

@@ -1,4 +1,4 @@
-"""Deletes unique keys whose window is over."""
+"""Deletes unique keys that no message holds any more."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ BATCH = 5000
 def sweep_keys(work: Work) -> None:
     """Delete the expired unique keys in batches."""
     while True:
-        swept = len(work.fetch("sweep_keys", {"batch": BATCH}))
-        work.counts["keys"] += swept
-        if swept < BATCH:
+        [(seen, deleted)] = work.fetch("sweep_keys", {"batch": BATCH})
+        work.counts["keys"] += deleted
+        if seen < BATCH:
             return
         work.tell()

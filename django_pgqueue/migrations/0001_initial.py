@@ -170,6 +170,7 @@ class Migration(migrations.Migration):
                             ),
                         ),
                         ("scheduled_at", models.DateTimeField(blank=True, null=True)),
+                        ("expires_at", models.DateTimeField(blank=True, null=True)),
                         (
                             "enqueued_xid",
                             models.BigIntegerField(

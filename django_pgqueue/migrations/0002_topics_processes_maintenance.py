@@ -179,6 +179,10 @@ class Migration(migrations.Migration):
                     models.BigIntegerField(default=0),
                 ),
                 (
+                    "expired",
+                    models.BigIntegerField(default=0),
+                ),
+                (
                     "lost",
                     models.BigIntegerField(default=0),
                 ),

@@ -1,7 +1,7 @@
 """Errors of attempts, schedules, and cancelled messages.
 
 ``pgqueue_attempt`` has a row for each failed attempt, ``pgqueue_schedule`` for each message that is
-sent at set times. A row of ``pgqueue_archive`` may have the state CANCELLED.
+sent at set times. A row of ``pgqueue_archive`` may have the state CANCELLED or EXPIRED.
 """
 
 from __future__ import annotations
@@ -126,6 +126,34 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "expires",
+                    models.DurationField(
+                        blank=True,
+                        help_text="A message is not handled later than this after it was sent; "
+                        "empty: at any time.",
+                        null=True,
+                    ),
+                ),
+                (
+                    "unique_key",
+                    models.TextField(
+                        blank=True,
+                        default="",
+                        help_text="While a message holds this key, no second one is sent; empty: "
+                        "each is sent.",
+                    ),
+                ),
+                (
+                    "until",
+                    models.TextField(
+                        blank=True,
+                        choices=[("started", "It has started"), ("done", "It is done")],
+                        default="",
+                        help_text="How long a message holds the key; empty: the queue's unique "
+                        "window.",
+                    ),
+                ),
+                (
                     "declared",
                     models.JSONField(
                         editable=False,
@@ -185,6 +213,8 @@ class Migration(migrations.Migration):
                     ("COMPLETED", "Completed"),
                     ("FAILED", "Failed"),
                     ("CANCELLED", "Cancelled"),
+                    ("REPLACED", "Replaced"),
+                    ("EXPIRED", "Expired"),
                 ]
             ),
         ),

@@ -10,7 +10,7 @@ from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.rows import Deliveries, Delivery
 from django_pgqueue.engine.send import sending
 
-__all__ = ["announce_exhausted", "send", "send_batch"]
+__all__ = ["announce_ended", "send", "send_batch"]
 
 
 def send(queue: OpenQueue, /, body: Any, *, headers: Any = None, **options: Any) -> int:
@@ -19,7 +19,7 @@ def send(queue: OpenQueue, /, body: Any, *, headers: Any = None, **options: Any)
         headers = _carried(queue, headers)
     pk = sending.send(queue, body, headers=headers, **options)
     if signals.messages_sent.receivers:
-        signals.messages_sent.send(queue.name, ids=[pk])
+        _announce(queue, [pk])
     return pk
 
 
@@ -32,14 +32,24 @@ def send_batch(
         headers = _carried_by_each(queue, headers, len(bodies))
     ids = sending.send_batch(queue, bodies, headers=headers, **options)
     if signals.messages_sent.receivers:
-        signals.messages_sent.send(queue.name, ids=ids)
+        _announce(queue, ids)
     return ids
 
 
-def announce_exhausted(queue: OpenQueue, found: Sequence[Delivery]) -> None:
-    """Send ``messages_exhausted`` for messages whose deliveries ran out."""
-    if isinstance(found, Deliveries) and found.exhausted:
-        signals.messages_exhausted.send_robust(queue.name, receipts=found.exhausted)
+def announce_ended(queue: OpenQueue, found: Sequence[Delivery]) -> None:
+    """Send ``messages_exhausted`` and ``messages_expired`` for messages that a read ended."""
+    if isinstance(found, Deliveries):
+        if found.exhausted:
+            signals.messages_exhausted.send_robust(queue.name, receipts=found.exhausted)
+        if found.expired:
+            signals.messages_expired.send_robust(queue.name, ids=found.expired)
+
+
+def _announce(queue: OpenQueue, ids: Sequence[int]) -> None:
+    """Send ``messages_sent`` for the messages that were not skipped as duplicates."""
+    written = [pk for pk in ids if getattr(pk, "conflict", None) != "skipped"]
+    if written:
+        signals.messages_sent.send(queue.name, ids=written)
 
 
 def _carried(queue: OpenQueue, headers: Any, count: int = 1) -> Any:

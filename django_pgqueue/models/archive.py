@@ -11,12 +11,9 @@ from django_pgqueue.errors import ImmutableMessage
 from django_pgqueue.models import columns
 from django_pgqueue.models.message import Message
 from django_pgqueue.models.queue import Queue
-from django_pgqueue.types import State
+from django_pgqueue.types import ENDS
 
 __all__ = ["ArchivedMessage"]
-
-
-_ENDS = (State.COMPLETED, State.FAILED, State.CANCELLED)
 
 
 class ArchivedMessage(models.Model):
@@ -38,7 +35,7 @@ class ArchivedMessage(models.Model):
     )
     read_ct: columns.Integer = models.IntegerField()
     attempts: columns.Integer = models.IntegerField()
-    state: columns.Text = models.TextField(choices=[(s.value, s.value.title()) for s in _ENDS])
+    state: columns.Text = models.TextField(choices=[(s.value, s.value.title()) for s in ENDS])
     error: columns.TextOrNull = models.TextField(null=True)  # noqa: DJ001
     result: columns.JSON = models.JSONField(null=True)
 

@@ -25,7 +25,16 @@ from django_pgqueue.models.attempt import Attempt
 from django_pgqueue.models.queue import Queue, reopened
 from django_pgqueue.models.queues_manager import QueuesManager
 from django_pgqueue.models.twins import documented, twin_of
-from django_pgqueue.types import Delay, Maintained, Metrics, Receipt, Settled, State
+from django_pgqueue.types import (
+    Delay,
+    Maintained,
+    Metrics,
+    OnConflict,
+    Receipt,
+    Settled,
+    State,
+    Until,
+)
 
 if TYPE_CHECKING:
     from django_pgqueue.models.message import Message
@@ -111,9 +120,13 @@ class BoundQueue:
         *,
         headers: dict[str, Any] | None = None,
         delay: Delay | None = 0,
+        expires: Delay | None = None,
         priority: int = 0,
         group: str | None = None,
         unique: str | None = None,
+        until: Until | None = None,
+        on_conflict: OnConflict = "skip",
+        max_wait: float | dt.timedelta | None = None,
     ) -> int:
         """Send one message and return its id."""
         return self._run(
@@ -121,9 +134,13 @@ class BoundQueue:
             body,
             headers=headers,
             delay=delay,
+            expires=expires,
             priority=priority,
             group=group,
             unique=unique,
+            until=until,
+            on_conflict=on_conflict,
+            max_wait=max_wait,
         )
 
     @twin_of(send)
@@ -136,9 +153,13 @@ class BoundQueue:
         *,
         headers: Sequence[dict[str, Any] | None] | dict[str, Any] | None = None,
         delay: Delay | None = 0,
+        expires: Delay | None = None,
         priority: int = 0,
         group: Sequence[str | None] | str | None = None,
         unique: Sequence[str | None] | None = None,
+        until: Until | None = None,
+        on_conflict: OnConflict = "skip",
+        max_wait: float | dt.timedelta | None = None,
     ) -> list[int]:
         """Send many messages at once, all or none, and return their ids in the same order."""
         return self._run(
@@ -146,9 +167,13 @@ class BoundQueue:
             bodies,
             headers=headers,
             delay=delay,
+            expires=expires,
             priority=priority,
             group=group,
             unique=unique,
+            until=until,
+            on_conflict=on_conflict,
+            max_wait=max_wait,
         )
 
     @twin_of(send_batch)

@@ -17,7 +17,8 @@ class History(models.Model):
 
     Each consumer process writes its own rows, with the id of its ``Process``:
 
-    - ``completed``, ``failed`` (to the archive), ``dead_lettered``: messages with this outcome;
+    - ``completed``, ``failed`` (to the archive), ``dead_lettered``, ``expired``: messages with this
+      outcome;
     - ``lost``: messages whose lease was lost; ``retried``: failed attempts that were retried;
     - ``busy``: the sum of run times; ``runs``: a histogram of run times;
     - ``waits``: a histogram of the times from readable to the first delivery.
@@ -41,6 +42,7 @@ class History(models.Model):
     retried: columns.BigInteger = models.BigIntegerField(default=0)
     failed: columns.BigInteger = models.BigIntegerField(default=0)
     dead_lettered: columns.BigInteger = models.BigIntegerField(default=0)
+    expired: columns.BigInteger = models.BigIntegerField(default=0)
     lost: columns.BigInteger = models.BigIntegerField(default=0)
     busy: columns.Float = models.FloatField(default=0)
     waits: columns.JSON = models.JSONField(default=dict)

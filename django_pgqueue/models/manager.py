@@ -12,7 +12,7 @@ from django_pgqueue.models.queryset import MessageQuerySet
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.models.queues_manager import QueuesManager
 from django_pgqueue.models.twins import documented, twin_of
-from django_pgqueue.types import Delay, Metrics, Settled
+from django_pgqueue.types import Delay, Metrics, OnConflict, Settled, Until
 
 if TYPE_CHECKING:
     from django_pgqueue.models.message import Message
@@ -42,12 +42,25 @@ class MessageManager(QueuesManager["Message"]):
         *,
         headers: dict[str, Any] | None = None,
         delay: Delay | None = 0,
+        expires: Delay | None = None,
         priority: int = 0,
         group: str | None = None,
         unique: str | None = None,
+        until: Until | None = None,
+        on_conflict: OnConflict = "skip",
+        max_wait: float | dt.timedelta | None = None,
     ) -> int:
         return self._bound(queue).send(
-            body, headers=headers, delay=delay, priority=priority, group=group, unique=unique
+            body,
+            headers=headers,
+            delay=delay,
+            expires=expires,
+            priority=priority,
+            group=group,
+            unique=unique,
+            until=until,
+            on_conflict=on_conflict,
+            max_wait=max_wait,
         )
 
     @twin_of(send)
@@ -61,17 +74,25 @@ class MessageManager(QueuesManager["Message"]):
         *,
         headers: Sequence[dict[str, Any] | None] | dict[str, Any] | None = None,
         delay: Delay | None = 0,
+        expires: Delay | None = None,
         priority: int = 0,
         group: Sequence[str | None] | str | None = None,
         unique: Sequence[str | None] | None = None,
+        until: Until | None = None,
+        on_conflict: OnConflict = "skip",
+        max_wait: float | dt.timedelta | None = None,
     ) -> list[int]:
         return self._bound(queue).send_batch(
             bodies,
             headers=headers,
             delay=delay,
+            expires=expires,
             priority=priority,
             group=group,
             unique=unique,
+            until=until,
+            on_conflict=on_conflict,
+            max_wait=max_wait,
         )
 
     @twin_of(send_batch)

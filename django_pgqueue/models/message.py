@@ -22,7 +22,7 @@ from django_pgqueue.engine.rows import Delivery
 from django_pgqueue.engine.settle import outcomes, settling
 from django_pgqueue.errors import ImmutableMessage, LeaseLost, NeverRead
 from django_pgqueue.models import columns
-from django_pgqueue.models.announcing import announce_exhausted
+from django_pgqueue.models.announcing import announce_ended
 from django_pgqueue.models.bound import BoundQueue
 from django_pgqueue.models.manager import MessageManager
 from django_pgqueue.models.queryset import MessageQuerySet
@@ -47,6 +47,7 @@ class Message(models.Model):
     id: columns.BigAutoKey = models.BigAutoField(primary_key=True)
     enqueued_at: columns.Time = models.DateTimeField(db_default=columns.NOW, editable=False)
     scheduled_at: columns.TimeOrNull = models.DateTimeField(null=True, blank=True)
+    expires_at: columns.TimeOrNull = models.DateTimeField(null=True, blank=True)
     # The id of the sending transaction. With it a reader can follow the table as a gapless log.
     enqueued_xid: columns.BigInteger = models.BigIntegerField(
         db_default=columns.XID, editable=False
@@ -69,6 +70,10 @@ class Message(models.Model):
     _vt: int
     _first_read_at: int | None
     lease_until: float
+    #: Seconds from the end of the lease to the message's expiry; may be negative. None: never.
+    expires_after_lease: float | None = None
+    #: No handler may start on it from this time on, by time.monotonic(). Set by the consumer.
+    start_until: float = float("inf")
     _read_from: OpenQueue
     #: The batch, stored as one row, with which the message was leased; None: leased alone.
     batch: Batch | None = None
@@ -259,10 +264,10 @@ class Message(models.Model):
     def from_deliveries(cls, queue: OpenQueue, found: Sequence[Delivery]) -> list[Message]:
         """Build messages from the rows of a read, without the cost of ``__init__`` and its signals.
 
-        Rarely used columns are left out; Django fetches them on access. Also sends
-        ``messages_exhausted`` for messages whose deliveries ran out.
+        Rarely used columns are left out; Django fetches them on access. Also sends the signals for
+        messages that the read ended.
         """
-        announce_exhausted(queue, found)
+        announce_ended(queue, found)
         queue_id = queue.id
         messages = []
         for (
@@ -278,6 +283,7 @@ class Message(models.Model):
             attempts,
             vt,
             first_read_at,
+            expires_at,
             scheduled_at,
             batch,
         ) in found:
@@ -294,12 +300,16 @@ class Message(models.Model):
                 "attempts": attempts,
                 "_vt": vt,
                 "_first_read_at": first_read_at,
+                "expires_at": None,
                 "batch": batch,
                 "queue_id": queue_id,
                 "_read_from": queue,
             }
             if scheduled_at is not None:
                 message.__dict__["scheduled_at"] = scheduled_at
+            if expires_at is not None:
+                message.__dict__["expires_at"] = _moment(expires_at, queue.alias)
+                message.expires_after_lease = (expires_at - vt) / 1_000_000
             messages.append(message)
         return messages
 

@@ -19,7 +19,7 @@ from django_pgqueue.models.process import Process
 from django_pgqueue.models.queue import Queue, explained
 from django_pgqueue.models.twins import twin_of
 from django_pgqueue.topics import topic_pattern
-from django_pgqueue.types import Delay, Maintained, Metrics
+from django_pgqueue.types import Delay, Maintained, Metrics, OnConflict, Until
 
 __all__ = ["QueuesManager"]
 
@@ -275,9 +275,13 @@ class QueuesManager(models.Manager[M]):
         *,
         headers: dict[str, Any] | None = None,
         delay: Delay | None = 0,
+        expires: Delay | None = None,
         priority: int = 0,
         group: str | None = None,
         unique: str | None = None,
+        until: Until | None = None,
+        on_conflict: OnConflict = "skip",
+        max_wait: float | dt.timedelta | None = None,
     ) -> dict[str, int]:
         """Send a copy of a message to each queue bound to the key. Returns the ids by queue name.
 
@@ -287,7 +291,7 @@ class QueuesManager(models.Manager[M]):
 
         Arguments:
             key: words of ``A-Z a-z 0-9 _ -`` joined by dots.
-            body, headers, delay, priority, group, unique: as for ``send``, for each copy.
+            body and the other arguments: as for ``send``, for each copy.
 
         >>> Message.objects.publish("github.push.main", {"commits": 3})
         {'builds': 7}
@@ -304,9 +308,13 @@ class QueuesManager(models.Manager[M]):
                     body,
                     headers=headers,
                     delay=delay,
+                    expires=expires,
                     priority=priority,
                     group=group,
                     unique=unique,
+                    until=until,
+                    on_conflict=on_conflict,
+                    max_wait=max_wait,
                 ),
             )
 
@@ -320,9 +328,13 @@ class QueuesManager(models.Manager[M]):
         *,
         headers: Sequence[dict[str, Any] | None] | dict[str, Any] | None = None,
         delay: Delay | None = 0,
+        expires: Delay | None = None,
         priority: int = 0,
         group: Sequence[str | None] | str | None = None,
         unique: Sequence[str | None] | None = None,
+        until: Until | None = None,
+        on_conflict: OnConflict = "skip",
+        max_wait: float | dt.timedelta | None = None,
     ) -> dict[str, list[int]]:
         """Publish several messages with one key. Returns lists of ids by queue name.
 
@@ -346,9 +358,13 @@ class QueuesManager(models.Manager[M]):
                     bodies,
                     headers=keyed,
                     delay=delay,
+                    expires=expires,
                     priority=priority,
                     group=group,
                     unique=unique,
+                    until=until,
+                    on_conflict=on_conflict,
+                    max_wait=max_wait,
                 ),
             )
 

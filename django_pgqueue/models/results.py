@@ -17,6 +17,7 @@ from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.errors import (
     InvalidArgument,
     MessageCancelled,
+    MessageExpired,
     MessageFailed,
     MessageNotFound,
     ResultNotReady,
@@ -81,7 +82,7 @@ def _pauses(timeout: float | None) -> Iterator[float]:
 
 
 def _look(queue: OpenQueue, message_id: int) -> Any:
-    if type(message_id) is not int:
+    if not arguments.is_id(message_id):
         raise InvalidArgument(f"the id of a message is a whole number, not {message_id!r}")
     live = LiveMessage.objects.one(queue.id, message_id, using=queue.alias)
     # Repeat the two queries: the message may be archived between them.
@@ -89,8 +90,10 @@ def _look(queue: OpenQueue, message_id: int) -> Any:
         for state, error, kept in queue.run("settle/result", {"id": message_id}):
             if state == State.COMPLETED:
                 return None if kept is None else json.loads(kept)
-            if state == State.CANCELLED:
+            if state in (State.CANCELLED, State.REPLACED):
                 raise MessageCancelled(queue.name, message_id, error)
+            if state == State.EXPIRED:
+                raise MessageExpired(queue.name, message_id)
             raise MessageFailed(queue.name, message_id, error or "")
         state = live.values_list("state", flat=True).first()
         if state is not None:

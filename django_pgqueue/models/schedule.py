@@ -161,8 +161,9 @@ class ScheduleManager(models.Manager["Schedule"]):
         Raises QueueNotFound, InvalidArgument.
         """
         declared: dict[str, Any] = {**values, "queue": queue_name}
-        if (interval := values.get("interval")) is not None:
-            declared["interval"] = interval.total_seconds()
+        for field in ("interval", "expires"):
+            if (span := values.get(field)) is not None:
+                declared[field] = span.total_seconds()
         # A round trip through JSON makes it comparable with the stored declaration.
         declared = json.loads(str(arguments.json_text(declared)))
         found = Queue.objects.resolve(queue_name, using)
@@ -263,6 +264,22 @@ class Schedule(models.Model):
     body: columns.JSON = models.JSONField(null=True, blank=True, encoder=DjangoJSONEncoder)
     priority: columns.SmallInteger = models.SmallIntegerField(
         default=0, validators=[MinValueValidator(-100), MaxValueValidator(100)]
+    )
+    expires: columns.DurationOrNull = models.DurationField(
+        null=True,
+        blank=True,
+        help_text="A message is not handled later than this after it was sent; empty: at any time.",
+    )
+    unique_key: columns.Text = models.TextField(
+        blank=True,
+        default="",
+        help_text="While a message holds this key, no second one is sent; empty: each is sent.",
+    )
+    until: columns.Text = models.TextField(
+        choices=[("started", "It has started"), ("done", "It is done")],
+        blank=True,
+        default="",
+        help_text="How long a message holds the key; empty: the queue's unique window.",
     )
     declared: columns.JSON = models.JSONField(
         null=True, editable=False, help_text="The declaration in the code, if there is one."
@@ -373,16 +390,22 @@ class Schedule(models.Model):
             connections[alias].cursor() as cursor,
             settings_for(cursor, lock_timeout=milliseconds(_PATIENCE)),
         ):
-            queue(self.queue.name, using=alias).send_batch(
+            key, until = self._claim
+            ids = queue(self.queue.name, using=alias).send_batch(
                 [self.body] * len(ticks),
                 headers=[self._header(tick) for tick in ticks],
                 priority=self.priority,
+                expires=self.expires,
+                unique=None if key is None else [key] * len(ticks),
+                until=until,
             )
         self._update(next_run_at=next_run_at, last_run_at=ticks[-1], error="")
-        return len(ticks)
+        return sum(getattr(pk, "conflict", None) is None for pk in ids)
 
     def run(self) -> int:
         """Send a message now, and leave the ticks unchanged. Returns the message's id.
+
+        If a message holds the schedule's unique key, returns that one's id.
 
         >>> Schedule.objects.get(name="nightly").run()
         4711
@@ -392,7 +415,20 @@ class Schedule(models.Model):
         alias = str(self._state.db)
         header = self._header(_now(alias))
         bound = queue(self.queue.name, using=alias)
-        return bound.send(self.body, headers=header, priority=self.priority)
+        key, until = self._claim
+        return bound.send(
+            self.body,
+            headers=header,
+            expires=self.expires,
+            priority=self.priority,
+            unique=key,
+            until=until,
+        )
+
+    @property
+    def _claim(self) -> tuple[str | None, Any]:
+        """The arguments unique and until of its sends."""
+        return (self.unique_key, self.until or None) if self.unique_key else (None, None)
 
     def _header(self, tick: dt.datetime) -> dict[str, Any]:
         return {"x-schedule": {"name": self.name, "at": tick.isoformat()}}
@@ -437,6 +473,8 @@ class Schedule(models.Model):
     def _check(self) -> None:
         if bool(self.cron) == (self.interval is not None):
             raise InvalidArgument("a schedule has either a cron expression or an interval")
+        if self.until and not self.unique_key:
+            raise InvalidArgument("until needs a unique key")
         cron.zone(self.time_zone)
         if self.missed not in Missed.values:
             raise InvalidArgument(
@@ -446,6 +484,7 @@ class Schedule(models.Model):
             cron.check(self.cron, self.time_zone)
         elif self.interval is not None and self.interval < _SHORTEST:
             raise InvalidArgument(f"interval must be at least a second, not {self.interval}")
+        arguments.span(self.expires, "expires")
 
 
 def _now(using: str) -> dt.datetime:

@@ -100,6 +100,10 @@ def messages_exhausted(sender: str, receipts: list[Any], **kwargs: Any) -> None:
         _log(ERROR, sender, text, pk, times, message_id=pk, deliveries=times)
 
 
+def messages_expired(sender: str, ids: list[int], **kwargs: Any) -> None:
+    _log(INFO, sender, "archived %s unhandled, which had expired", len(ids), count=len(ids))
+
+
 def messages_released(sender: str, count: int, **kwargs: Any) -> None:
     _log(INFO, sender, "gave back %s unstarted", count, count=count)
 

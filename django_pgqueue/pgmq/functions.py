@@ -113,6 +113,9 @@ def _set_vts() -> Iterator[str]:
                 parameters = f"queue_name text, {ids}, vt {kind}"
                 call = f"set_vt($1, {value}, {delay.format('$3')})"
                 yield _calling("set_vt", parameters, _MESSAGES, call)
+    # A client that names no types at all may have one id or an array of ids.
+    call = "set_vt($1, string_to_array(btrim($2, '{}'), ',')::bigint[], $3)"
+    yield _calling("set_vt", "queue_name text, msg_id text, vt text", _MESSAGES, call)
 
 
 def _calling(name: str, parameters: str, returns: str, call: str) -> str:

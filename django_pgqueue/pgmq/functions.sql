@@ -15,7 +15,7 @@ BEGIN
         CREATE TYPE pgmq._delivery AS (
             note text, id bigint, read_ct integer, read_at bigint, body jsonb, headers jsonb,
             enqueued_at timestamptz, priority smallint, group_key text, attempts integer, vt bigint,
-            first_read_at bigint
+            first_read_at bigint, expires_at bigint
         );
     END IF;
 END
@@ -411,8 +411,37 @@ BEGIN
 END
 $$;
 
+-- Archives the messages among the taken ones that have expired. Returns the others.
+CREATE OR REPLACE FUNCTION pgmq._in_time(q pgmq._opened, taken pgmq._delivery[], clock timestamptz)
+RETURNS pgmq._delivery[] LANGUAGE plpgsql AS $$
+DECLARE
+    late bigint[];
+    archived bigint[];
+BEGIN
+    EXECUTE format(
+        'SELECT array_agg(t.id) FROM unnest($1) t CROSS JOIN LATERAL (
+             SELECT FROM pgqueue_message_q%s m
+             WHERE m.id = t.id AND m.enqueued_at = t.enqueued_at
+               AND m.expires_at::timestamptz <= $2 OFFSET 0) m', q.id)
+    INTO late USING taken, clock;
+    IF late IS NULL THEN
+        RETURN taken;
+    END IF;
+    PERFORM pgmq._unfold(q.id, late);
+    archived := ARRAY(SELECT e.id FROM pgmq._expire(q.id, p_ids => late) e);
+    -- A pop leaves no row of a message that was ready.
+    EXECUTE format(
+        'INSERT INTO pgqueue_archive_q%s (id, enqueued_at, queue_id, read_ct, attempts, state)
+         SELECT id, enqueued_at, %1$s, 0, 0, ''EXPIRED'' FROM unnest($1)
+         WHERE id = ANY($2) AND id <> ALL($3)', q.id)
+    USING taken, late, archived;
+    RETURN ARRAY(SELECT t FROM unnest(taken) t WHERE t.id <> ALL(late) ORDER BY -t.priority, t.id);
+END
+$$;
+
 -- Leases messages, as engine/read/reading.py does. All statements have one time, and a lease ends after
--- it: no call finds a message twice. Without a lease it deletes them, except their bodies.
+-- it: no call finds a message twice. Without a lease it deletes them, except their bodies. Ready messages
+-- among them may have expired: _records leaves these out, and the caller passes them to _in_time.
 CREATE OR REPLACE FUNCTION pgmq._take(
     q pgmq._opened, vt integer, qty bigint, conditional jsonb DEFAULT NULL,
     clock timestamptz DEFAULT clock_timestamp()
@@ -427,6 +456,8 @@ DECLARE
     again boolean;
     recheck boolean;
     blocked boolean;
+    before integer;
+    found_ integer;
     r record;
     ended bigint[];
     read_cts integer[];
@@ -452,6 +483,7 @@ BEGIN
             again := false;
             recheck := false;
             blocked := false;
+            before := cardinality(taken);
             ended := NULL;
             read_cts := NULL;
             read_ats := NULL;
@@ -469,7 +501,7 @@ BEGIN
                 IF r.note IS NULL THEN
                     taken := taken || ROW(
                         r.note, r.id, r.read_ct, r.read_at, NULL, NULL, r.enqueued_at, r.priority,
-                        r.group_key, r.attempts, r.vt, r.first_read_at)::pgmq._delivery;
+                        r.group_key, r.attempts, r.vt, r.first_read_at, NULL)::pgmq._delivery;
                 ELSIF r.note = 'exhausted' THEN
                     ended := ended || r.id;
                     read_cts := read_cts || r.read_ct;
@@ -480,6 +512,11 @@ BEGIN
                     recheck := true;
                 END IF;
             END LOOP;
+            IF cardinality(taken) > before THEN
+                found_ := cardinality(taken);
+                taken := taken[:before] || pgmq._in_time(q, taken[before + 1:], clock);
+                again := cardinality(taken) < found_;
+            END IF;
             IF ended IS NOT NULL THEN
                 again := true;
                 IF q.dead_id IS NULL THEN
@@ -517,10 +554,11 @@ BEGIN
 END
 $$;
 
--- Deliveries as clients see them. Popped ones lose their bodies, and show the deliveries before this one.
--- The statement for one is planned in a third of the time.
+-- Deliveries as clients see them, without those that have expired. Popped ones lose their bodies, and show
+-- the deliveries before this one. The statement for one is planned in a third of the time.
 CREATE OR REPLACE FUNCTION pgmq._records(
-    q pgmq._opened, taken pgmq._delivery[], popped boolean DEFAULT false
+    q pgmq._opened, taken pgmq._delivery[], clock timestamptz DEFAULT '-infinity',
+    popped boolean DEFAULT false
 ) RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
 DECLARE
     own text := 'pgqueue_message_q' || q.id;
@@ -530,14 +568,16 @@ BEGIN
         RETURN QUERY EXECUTE format(
             CASE WHEN popped THEN 'DELETE FROM %s WHERE %s RETURNING %s'
                  ELSE 'SELECT %3$s FROM %1$s WHERE %2$s' END,
-            own, 'id = $1 AND enqueued_at = $2', '$3, $4, $2, $5, $6, body::jsonb, headers::jsonb')
+            own, 'id = $1 AND enqueued_at = $2 AND (expires_at::timestamptz <= $7) IS NOT TRUE',
+            '$3, $4, $2, $5, $6, body::jsonb, headers::jsonb')
         USING one.id, one.enqueued_at, one.id - q.base, one.read_ct - popped::integer,
             CASE WHEN one.read_ct > popped::integer THEN to_timestamp(one.read_at / 1e6::float8) END,
-            to_timestamp(CASE WHEN popped THEN one.read_at ELSE one.vt END / 1e6::float8);
+            to_timestamp(CASE WHEN popped THEN one.read_at ELSE one.vt END / 1e6::float8), clock;
     ELSIF cardinality(taken) > 1 THEN
         RETURN QUERY EXECUTE format(
             CASE WHEN popped THEN
                 'WITH m AS (DELETE FROM %s WHERE id = ANY(ARRAY(SELECT id FROM unnest($2)))
+                            AND (expires_at::timestamptz <= $4) IS NOT TRUE
                             RETURNING id, body, headers) '
             ELSE '' END ||
             'SELECT t.id - $1, t.read_ct - $3, t.enqueued_at,
@@ -546,25 +586,45 @@ BEGIN
                     m.body::jsonb, m.headers::jsonb
              FROM unnest($2) WITH ORDINALITY AS t
                  (note, id, read_ct, read_at, body, headers, enqueued_at, priority, group_key,
-                  attempts, vt, first_read_at, place) ' ||
+                  attempts, vt, first_read_at, expires_at, place) ' ||
             CASE WHEN popped THEN 'JOIN m USING (id)' ELSE
                 'CROSS JOIN LATERAL (
                      SELECT body, headers FROM %s m
-                     WHERE m.id = t.id AND m.enqueued_at = t.enqueued_at OFFSET 0) m' END ||
+                     WHERE m.id = t.id AND m.enqueued_at = t.enqueued_at
+                       AND (m.expires_at::timestamptz <= $4) IS NOT TRUE OFFSET 0) m' END ||
             ' ORDER BY t.place', own)
-        USING q.base, taken, popped::integer;
+        USING q.base, taken, popped::integer, clock;
     END IF;
+END
+$$;
+
+-- Reads until nothing that it takes has expired. vt is NULL: pops.
+CREATE OR REPLACE FUNCTION pgmq._read(
+    q pgmq._opened, vt integer, qty bigint, conditional jsonb DEFAULT NULL
+) RETURNS SETOF pgmq.message_record LANGUAGE plpgsql ROWS 100 AS $$
+DECLARE
+    clock timestamptz := clock_timestamp();
+    missing bigint := qty;
+    taken pgmq._delivery[];
+    shown bigint;
+BEGIN
+    LOOP
+        taken := pgmq._take(q, $2, missing, conditional, clock);
+        RETURN QUERY SELECT * FROM pgmq._records(q, taken, clock, $2 IS NULL);
+        GET DIAGNOSTICS shown = ROW_COUNT;
+        EXIT WHEN shown = cardinality(taken);
+        missing := missing - shown;
+        taken := pgmq._in_time(q, taken, clock);
+    END LOOP;
 END
 $$;
 
 CREATE OR REPLACE FUNCTION pgmq.read(
     queue_name text, vt integer, qty integer, conditional jsonb DEFAULT '{}'
 ) RETURNS SETOF pgmq.message_record LANGUAGE plpgsql ROWS 100 AS $$
-DECLARE
-    q pgmq._opened := pgmq._open($1, $2 IS NOT NULL, $3);
 BEGIN
-    RETURN QUERY SELECT * FROM pgmq._records(
-        q, pgmq._take(q, $2, $3, nullif($4, '{}')));
+    RETURN QUERY SELECT * FROM pgmq._read(
+        pgmq._open($1, $2 IS NOT NULL, $3), $2, $3, nullif($4, '{}'));
 END
 $$;
 
@@ -588,6 +648,8 @@ BEGIN
         END IF;
         heads := pgmq._take(q, $2, wanted, clock => clock);
         EXIT WHEN cardinality(heads) = 0;
+        heads := pgmq._in_time(q, heads, clock);
+        CONTINUE WHEN cardinality(heads) = 0;
         missing := missing - cardinality(heads);
         behind := '{}';
         IF kind <> 'heads' AND missing > 0 THEN
@@ -600,6 +662,7 @@ BEGIN
                     q.id, p_ids => h.ids, p_read_cts => h.read_cts, p_read_ats => h.read_ats,
                     p_qty => missing, p_vt => make_interval(secs => $2),
                     p_max_deliveries => q.max_deliveries, p_in_rounds => kind = 'rounds') f);
+            behind := pgmq._in_time(q, behind, clock);
             missing := missing - cardinality(behind);
         END IF;
         IF kind = 'groups' THEN
@@ -645,10 +708,8 @@ $$;
 
 CREATE OR REPLACE FUNCTION pgmq.pop(queue_name text, qty integer DEFAULT 1)
 RETURNS SETOF pgmq.message_record LANGUAGE plpgsql ROWS 100 AS $$
-DECLARE
-    q pgmq._opened := pgmq._open($1, qty => $2);
 BEGIN
-    RETURN QUERY SELECT * FROM pgmq._records(q, pgmq._take(q, NULL, $2), true);
+    RETURN QUERY SELECT * FROM pgmq._read(pgmq._open($1, qty => $2), NULL, $2);
 END
 $$;
 
@@ -762,7 +823,7 @@ BEGIN
         found_ := ARRAY(
             SELECT ROW(NULL, id, read_ct, (extract(epoch FROM last_read_at) * 1000000)::bigint, NULL,
                        NULL, enqueued_at, priority, group_key, attempts,
-                       (extract(epoch FROM l.vt) * 1000000)::bigint, NULL)::pgmq._delivery
+                       (extract(epoch FROM l.vt) * 1000000)::bigint, NULL, NULL)::pgmq._delivery
             FROM (
                 SELECT id, read_ct, last_read_at, enqueued_at, priority, group_key, attempts, d.vt
                 FROM pgqueue_deferred d WHERE id = ANY(done) AND queue_id + 0 = q.id

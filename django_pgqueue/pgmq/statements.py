@@ -14,8 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from django_pgqueue.ddl.names import table_names
-from django_pgqueue.engine.statements import Part, compose
+from django_pgqueue.engine.statements import Part, render
 
 __all__ = ["FUNCTIONS", "create"]
 
@@ -55,7 +54,7 @@ _DELIVERY = "SETOF pgmq._delivery"
 _READ = (
     "TABLE (note text, id bigint, read_ct integer, read_at bigint, body jsonb, headers jsonb, "
     "enqueued_at timestamptz, priority smallint, group_key text, attempts integer, vt bigint, "
-    "first_read_at bigint, scheduled_at timestamptz)"
+    "first_read_at bigint, expires_at bigint, scheduled_at timestamptz)"
 )
 
 _PARAMETER = re.compile(r"%\((\w+)\)s")
@@ -82,10 +81,12 @@ class Function:
     values: Mapping[str, str] = field(default_factory=dict)
 
 
-# Bodies are read when it is known which messages are leased.
+# Bodies are read, and expired messages found, when it is known which messages are leased.
 _NO_BODIES = {
+    "read/note": "NULL::text",
+    "read/expires_at": "NULL::bigint",
     "read/bodies": "CROSS JOIN (SELECT NULL::jsonb AS body, NULL::jsonb AS headers, "
-    "NULL::timestamptz AS scheduled_at) m"
+    "NULL::timestamptz AS scheduled_at) m",
 }
 _NO_FENCE = {"settle/fence": "true"}
 _ANY_BODY = {"any_body": "true", "message": "(SELECT NULL::bigint AS id, NULL::jsonb AS body)"}
@@ -125,6 +126,7 @@ FUNCTIONS = (
     Function("promote", "groups/promote", "TABLE (heads bigint, rechecks bigint)"),
     Function("set_back", "groups/set_back"),
     Function("fail", "settle/fail"),
+    Function("expire", "settle/expire", names=_NO_FENCE),
     Function("dead_letter", "settle/dead_letter", names=_DEAD, types={"dead_id": "integer"}),
     Function("archive_held", "settle/archive", names=_NO_FENCE),
     Function("archive_by_id", "settle/archive_by_id"),
@@ -136,9 +138,10 @@ FUNCTIONS = (
     Function("purge", "settle/purge", "TABLE (number bigint)"),
 )
 
-# A statement that deletes from a shared table, and goes on with what it deleted.
+# A statement that deletes rows of a shared table, and then uses their columns.
 _HALVES = re.compile(
-    r"WITH gone AS \(\s+DELETE FROM (?P<table>\w+)(?P<where>(?:(?!RETURNING).)*)RETURNING [^)]*\)\n"
+    r"WITH gone AS \(\s+DELETE FROM (?P<table>\w+)(?P<where>(?:(?!RETURNING).)*)"
+    r"RETURNING [\w,\s]*\)\n"
     r"(?P<rest>.*)",
     re.S,
 )
@@ -146,8 +149,8 @@ _HALVES = re.compile(
 
 def create(function: Function) -> str:
     """The CREATE statement of one function. Every parameter but the queue's id has a default."""
-    names = {**table_names(_SOME_ID), "of": _SOME_ID, "own_transaction": "false", **function.names}
-    text = re.sub("^--.*\n", "", compose(function.statement, names), flags=re.M).rstrip()
+    text = render(function.statement, _SOME_ID, tuple(function.names.items()))
+    text = re.sub("^--.*\n", "", text, flags=re.M).rstrip()
     text = _PARAMETER.sub(lambda found: function.values.get(found[1], found[0]), text)
     types = {**_TYPES, **function.types}
     used = sorted({*_PARAMETER.findall(text), *({"dead_id"} & types.keys())})

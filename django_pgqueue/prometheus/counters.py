@@ -37,6 +37,7 @@ message_counters = {
         "failed", "Messages that failed for good, dead letters included."
     ),
     signals.messages_exhausted: _counter("exhausted", "Messages whose deliveries ran out."),
+    signals.messages_expired: _counter("expired", "Messages archived unhandled, as expired."),
     signals.messages_discarded: _counter("discarded", "Messages that their handler discarded."),
     signals.messages_released: _counter("released", "Messages given back unstarted."),
     signals.messages_interrupted: _counter(

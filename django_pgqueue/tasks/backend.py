@@ -26,6 +26,7 @@ from django_pgqueue.tasks.framework import (
     task_enqueued,
 )
 from django_pgqueue.tasks.results import body_of, load, new_result
+from django_pgqueue.types import Until
 
 _OWN_OPTIONS = ("async_queues", "consume", "database")
 #: Options of ``@consumer`` that a backend's OPTIONS cannot set.
@@ -39,6 +40,9 @@ class TaskMessage(NamedTuple):
     using: str | None
     body: dict[str, Any]
     priority: int
+    expires: float | dt.timedelta | None
+    unique: str | None
+    until: Until | None
 
 
 class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
@@ -94,8 +98,16 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
     def message_of(self, task: Task[..., Any], args: Any, kwargs: Any) -> TaskMessage:
         """Return the message that runs a task. Schedules send it."""
         self.validate_task(task)
-        body = body_of(task, *_plain(args, kwargs))
-        return TaskMessage(task.queue_name, self.options.get("database"), body, task.priority)
+        args, kwargs = _plain(args, kwargs)
+        return TaskMessage(
+            task.queue_name,
+            self.options.get("database"),
+            body_of(task, args, kwargs),
+            task.priority,
+            _expires(task),
+            _key(task, "unique", args, kwargs),
+            getattr(task, "until", None),
+        )
 
     def enqueue(  # type: ignore[override]
         self, task: Task[..., Any], args: Any, kwargs: dict[str, Any]
@@ -106,20 +118,20 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         """
         self.validate_task(task)
         args, kwargs = _plain(args, kwargs)
-        unique = _key(task, "unique", args, kwargs)
         with self._naming_command(task.queue_name):
-            message_id = queue(task.queue_name, using=self.database).send(
+            sent = queue(task.queue_name, using=self.database).send(
                 body_of(task, args, kwargs),
                 delay=_delay(task),
+                expires=_expires(task),
                 priority=task.priority,
                 group=_key(task, "group", args, kwargs),
-                unique=unique,
+                unique=_key(task, "unique", args, kwargs),
+                **getattr(task, "claims", {}),
             )
-        if unique is None:
-            result = new_result(task, str(message_id), args, kwargs, enqueued_at=timezone.now())
+        if getattr(sent, "conflict", None) == "skipped":
+            result = self.get_result(str(sent))  # of the earlier run that holds the key
         else:
-            # The message may be that of an earlier run with the same unique key.
-            result = self.get_result(str(message_id))
+            result = new_result(task, str(sent), args, kwargs, enqueued_at=timezone.now())
         task_enqueued.send(type(self), task_result=result)
         return result
 
@@ -144,9 +156,11 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
             ids = queue(task.queue_name, using=self.database).send_batch(
                 [body_of(task, args, kwargs) for args, kwargs in runs],
                 delay=_delay(task),
+                expires=_expires(task),
                 priority=task.priority,
                 group=_keys(task, "group", runs),
                 unique=_keys(task, "unique", runs),
+                **getattr(task, "claims", {}),
             )
         now = timezone.now()
         results = [
@@ -222,6 +236,10 @@ def _delay(task: Task[..., Any]) -> dt.datetime | None:
     if moment is not None and timezone.is_naive(moment):
         return timezone.make_aware(moment)
     return moment
+
+
+def _expires(task: Task[..., Any]) -> float | dt.timedelta | None:
+    return task.expires if isinstance(task, PgQueueTask) else None
 
 
 def _key(task: Task[..., Any], name: str, args: list[Any], kwargs: dict[str, Any]) -> str | None:

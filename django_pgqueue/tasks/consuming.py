@@ -49,7 +49,7 @@ _UNKNOWN_TASK = Exponential(first=5, longest=60, max_attempts=10)
 #: versions only with Django's own backends.
 _REFUSED_OPTION = re.compile(
     r"(\btask|Task\.__init__)\(\) got an unexpected keyword argument "
-    r"'(retry|timeout|group|unique)'"
+    r"'(retry|timeout|expires|group|unique|until|on_conflict|max_wait)'"
 )
 
 
@@ -132,7 +132,7 @@ def _discover() -> None:
             raise
         raise InvalidArgument(
             f"{error}: Django's own @task does not take it here. Write from django_pgqueue.tasks "
-            f"import task, which takes retry, timeout, group and unique"
+            f"import task, which takes it"
         ).with_traceback(error.__traceback__) from None
 
 
@@ -141,6 +141,7 @@ def connect() -> None:
     signals.messages_completed.connect(_succeeded, dispatch_uid="django_pgqueue.tasks")
     signals.messages_failed.connect(_failed, dispatch_uid="django_pgqueue.tasks")
     signals.messages_exhausted.connect(_exhausted, dispatch_uid="django_pgqueue.tasks")
+    signals.messages_expired.connect(_expired, dispatch_uid="django_pgqueue.tasks")
 
 
 def create_queues(using: str, plan: Any = None, **kwargs: Any) -> None:
@@ -260,11 +261,20 @@ def _failed(messages: Sequence[Message], outcomes: Sequence[Reject], **kwargs: A
 
 def _exhausted(sender: str, receipts: Sequence[Receipt], **kwargs: Any) -> None:
     """Send ``task_finished`` for tasks whose deliveries ran out, probably by killing workers."""
+    _ended(sender, [receipt.id for receipt in receipts])
+
+
+def _expired(sender: str, ids: Sequence[int], **kwargs: Any) -> None:
+    """Send ``task_finished`` for tasks that expired."""
+    _ended(sender, ids)
+
+
+def _ended(queue: str, ids: Sequence[int]) -> None:
     for handler in handlers.handlers():
-        if isinstance(handler, TaskHandler) and handler.queue.lower() == str(sender).lower():
+        if isinstance(handler, TaskHandler) and handler.queue.lower() == str(queue).lower():
             backend = task_backends[handler.backend]
-            for receipt in receipts:
-                task_finished.send(type(backend), task_result=backend.get_result(str(receipt.id)))
+            for pk in ids:
+                task_finished.send(type(backend), task_result=backend.get_result(str(pk)))
 
 
 def _finish(result: TaskResult[..., Any], status: TaskResultStatus) -> None:

@@ -1,4 +1,4 @@
-"""Tasks with more options than Django's: retry, timeout, group and unique key."""
+"""Tasks with more options than Django's: retry, timeout, expires, group, unique and so on."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from typing import (
 )
 
 from django_pgqueue import arguments
+from django_pgqueue.engine.send.once import claim
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.retries import RetryStrategy
 from django_pgqueue.tasks.framework import (
@@ -32,6 +33,7 @@ from django_pgqueue.tasks.framework import (
     TaskResult,
     task_backends,
 )
+from django_pgqueue.types import OnConflict, Until
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,16 +55,21 @@ Call = Sequence[Any] | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
-    """Django's Task with four more options, set by :func:`task`.
+    """Django's Task with more options, set by :func:`task`.
 
     ``retry``
         a strategy of :mod:`django_pgqueue.retries`; None: the backend's, by default NoRetry()
     ``timeout``
         seconds after which a run is interrupted and counts as failed; None: the backend's
+    ``expires``
+        a task that has not started within this time (seconds or a timedelta) from its enqueue is
+        not run, and its result is FAILED with a MessageExpired; None: it runs at any time
     ``group``
         tasks of the same group run in order, one at a time
     ``unique``
-        a second task with the same key is not enqueued within the queue's unique window
+        while a task holds this key, no second one is enqueued
+    ``until``, ``on_conflict``, ``max_wait``
+        how long it holds the key, and what a second one does then: as for ``send``
 
     ``group`` and ``unique`` are templates: ``{name}`` stands for an argument of the task::
 
@@ -73,8 +80,12 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
 
     retry: RetryStrategy | None = None
     timeout: float | None = None
+    expires: float | dt.timedelta | None = None
     group: str | None = None
     unique: str | None = None
+    until: Until | None = None
+    on_conflict: OnConflict = "skip"
+    max_wait: float | dt.timedelta | None = None
 
     def using(
         self,
@@ -83,6 +94,7 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
         queue_name: str | None = None,
         run_after: dt.datetime | None = None,
         backend: str | None = None,
+        expires: float | dt.timedelta | None = None,
         group: str | None = None,
         unique: str | None = None,
     ) -> PgQueueTask[P, R]:
@@ -93,6 +105,14 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
         options = dict(locals())
         del options["self"]
         return replace(self, **{name: v for name, v in options.items() if v is not None})
+
+    @property
+    def claims(self) -> dict[str, Any]:
+        """The options of a send that belong to ``unique``, if one is set."""
+        options = {"until": self.until, "max_wait": self.max_wait}
+        if self.unique is None and self.on_conflict == "skip" and not any(options.values()):
+            return {}
+        return {**options, "on_conflict": self.on_conflict}
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[TaskResult[P, R]]:
         """Enqueue one run of the task per item of ``calls``, in one statement.
@@ -130,8 +150,12 @@ def task(
     takes_context: Literal[True],
     retry: RetryStrategy | None = ...,
     timeout: float | None = ...,
+    expires: float | dt.timedelta | None = ...,
     group: str | None = ...,
     unique: str | None = ...,
+    until: Until | None = ...,
+    on_conflict: OnConflict = ...,
+    max_wait: float | dt.timedelta | None = ...,
 ) -> Callable[[Callable[Concatenate[TaskContext[Any, Any], P], R]], PgQueueTask[P, R]]: ...
 
 
@@ -144,8 +168,12 @@ def task(
     takes_context: Literal[False] = ...,
     retry: RetryStrategy | None = ...,
     timeout: float | None = ...,
+    expires: float | dt.timedelta | None = ...,
     group: str | None = ...,
     unique: str | None = ...,
+    until: Until | None = ...,
+    on_conflict: OnConflict = ...,
+    max_wait: float | dt.timedelta | None = ...,
 ) -> Callable[[Callable[P, R]], PgQueueTask[P, R]]: ...
 
 
@@ -159,13 +187,17 @@ def task(
     takes_context: bool = False,
     retry: RetryStrategy | None = None,
     timeout: float | None = None,
+    expires: float | dt.timedelta | None = None,
     group: str | None = None,
     unique: str | None = None,
+    until: Until | None = None,
+    on_conflict: OnConflict = "skip",
+    max_wait: float | dt.timedelta | None = None,
 ) -> Any:
-    """Turn a function into a task, like Django's ``task``, with four more options.
+    """Turn a function into a task, like Django's ``task``, with more options.
 
-    :class:`PgQueueTask` explains ``retry``, ``timeout`` (in seconds), ``group`` and ``unique``.
-    Backends of other packages ignore them.
+    :class:`PgQueueTask` explains those that Django's does not have. Backends of other packages
+    ignore them.
 
     ::
 
@@ -207,11 +239,15 @@ class Options:
                 f"retry must be a strategy of django_pgqueue.retries, such as NoRetry(), not "
                 f"{task.retry!r}"
             )
-        if task.timeout is not None:
-            try:
-                arguments.duration(task.timeout, "timeout", least=arguments.POSITIVE)
-            except InvalidArgument as error:
-                raise InvalidTask(str(error)) from error
+        try:
+            for name in ("timeout", "expires"):
+                if (length := getattr(task, name)) is not None:
+                    arguments.duration(length, name, least=arguments.POSITIVE)
+            if task.claims:
+                # Only a run has a delay, which `using(run_after=...)` gives.
+                claim(None, task.unique, task.until, task.on_conflict, True, task.max_wait)
+        except InvalidArgument as error:
+            raise InvalidTask(str(error)) from error
         for name in ("group", "unique"):
             _check_template(task, name, getattr(task, name))
 

@@ -12,7 +12,12 @@ from django.conf import settings
 from django.utils import dateparse, timezone
 from django.utils.module_loading import import_string
 
-from django_pgqueue.errors import MessageCancelled, PgQueueError, QueueNotFound
+from django_pgqueue.errors import (
+    MessageCancelled,
+    MessageExpired,
+    PgQueueError,
+    QueueNotFound,
+)
 from django_pgqueue.models import ArchivedMessage, Attempt, LiveMessage, Message, Queue
 from django_pgqueue.tasks.framework import (
     Task,
@@ -197,9 +202,11 @@ def _done(done: ArchivedMessage, attempts: Sequence[Attempt]) -> dict[str, Any]:
         "last_attempted_at": _moment(done.last_read_at),
         "finished_at": _moment(done.archived_at),
     }
-    if done.state == State.CANCELLED:
+    if done.state in (State.CANCELLED, State.REPLACED):
         error = done.error or "cancelled"
-        return {**times, **_failed(attempts, done.attempts, error, cancelled=True)}
+        return {**times, **_failed(attempts, done.attempts, error, MessageCancelled)}
+    if done.state == State.EXPIRED:
+        return {**times, **_failed(attempts, done.attempts, "expired", MessageExpired)}
     if done.state != State.COMPLETED:
         return {**times, **_failed(attempts, done.attempts, done.error)}
     # A message that was archived without a run has no stored result and worker.
@@ -215,14 +222,20 @@ def _done(done: ArchivedMessage, attempts: Sequence[Attempt]) -> dict[str, Any]:
 
 
 def _failed(
-    attempts: Sequence[Attempt], failed: int, error: str | None, *, cancelled: bool = False
+    attempts: Sequence[Attempt],
+    failed: int,
+    error: str | None,
+    kind: type[PgQueueError] | None = None,
 ) -> dict[str, Any]:
-    """Return the result values of a task that failed with ``error`` after ``failed`` runs."""
+    """Return the result values of a task that failed with ``error`` after ``failed`` runs.
+
+    ``kind``: what ended it, if not a failed run.
+    """
     errors = task_errors(attempts)
-    if cancelled or not attempts or attempts[-1].attempt < failed:
-        # No stored attempt has the last error: the deliveries ran out, the task could not start, or
-        # it was cancelled.
-        kind = MessageCancelled if cancelled else PgQueueError
+    if kind is not None or not attempts or attempts[-1].attempt < failed:
+        # No stored attempt has the last error. Without a kind the deliveries ran out, or the task
+        # could not start.
+        kind = kind or PgQueueError
         path = f"{kind.__module__}.{kind.__qualname__}"
         errors.append(TaskError(exception_class_path=path, traceback=error or ""))
     return {

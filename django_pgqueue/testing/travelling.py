@@ -10,7 +10,14 @@ from django.db import connections, models, transaction
 from django_pgqueue import arguments
 from django_pgqueue.models import Queue, Schedule
 
-_MOMENTS = (("deferred", "vt"), ("lease", "vt"), ("waiting", "vt"), ("claim", "until"))
+_MOMENTS = (
+    ("message", "expires_at"),
+    ("deferred", "vt"),
+    ("lease", "vt"),
+    ("waiting", "vt"),
+    ("claim", "until"),
+    ("claim", "first_at"),
+)
 
 
 def travel(span: float | dt.timedelta, *, using: str | None = None) -> int:
@@ -18,8 +25,8 @@ def travel(span: float | dt.timedelta, *, using: str | None = None) -> int:
 
     Returns the number of messages that schedules sent.
 
-    Delays, planned retries, leases and unique windows end earlier by the span, and schedules send
-    the messages that are then due. The clock itself does not change.
+    Delays, planned retries, leases and unique windows end earlier by the span, messages expire
+    earlier, and schedules send the messages that are then due. The clock itself does not change.
 
     >>> queue("orders").send({"order": 7}, delay=3600)
     1
@@ -35,7 +42,10 @@ def travel(span: float | dt.timedelta, *, using: str | None = None) -> int:
     with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
         for table, column in _MOMENTS:
             values: list[Any] = [length]
-            cursor.execute(f"UPDATE pgqueue_{table} SET {column} = {column} - %s", values)
+            cursor.execute(
+                f"UPDATE pgqueue_{table} SET {column} = {column} - %s WHERE {column} IS NOT NULL",
+                values,
+            )
         Schedule.objects.using(alias).update(next_run_at=models.F("next_run_at") - length)
     sent = 0
     while ticks := Schedule.objects.send_due(using=alias):

@@ -61,6 +61,7 @@ class Console:
                 f"{subscription.name}: {counts.completed:,} completed, {counts.retried:,} retried, "
                 f"{counts.failed + counts.exhausted:,} failed"
                 f"{f', {counts.cancelled:,} cancelled' if counts.cancelled else ''}"
+                f"{f', {counts.expired:,} expired' if counts.expired else ''}"
                 f"{f', {counts.lost:,} lost to others' if counts.lost else ''}"
                 f" in {self._consumer.uptime:,.1f} s"
             )

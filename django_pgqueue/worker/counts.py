@@ -11,7 +11,7 @@ from django_pgqueue.conf import settings
 from django_pgqueue.history.histograms import bucket
 from django_pgqueue.worker.running import Running
 
-_OUTCOMES = ("completed", "retried", "failed", "exhausted", "lost")
+_OUTCOMES = ("completed", "retried", "failed", "exhausted", "expired", "lost")
 
 
 class Counts:
@@ -24,6 +24,8 @@ class Counts:
         self.completed = self.retried = self.failed = self.cancelled = self.lost = 0
         #: Messages that a read failed, because their deliveries ran out.
         self.exhausted = 0
+        #: Messages that a read archived as EXPIRED.
+        self.expired = 0
         self._lock = threading.Lock()
         #: Whether the process writes its queues' history, and so counts wait and run times.
         self.keeps_history = settings.HISTORY_SECONDS is not None

@@ -169,15 +169,20 @@ class Execution:
         return running
 
     def _sort_out(self, messages: list[Message]) -> list[Message]:
-        """Return the messages to run on. Drops those with an ended lease or an invalid body.
+        """Return the messages to run on. Drops those with an ended lease or an invalid body, and
+        those that have expired since they were read.
 
-        Leases end when the process is suspended for longer than the visibility timeout.
+        Leases end when the process is suspended for longer than the visibility timeout. Expired
+        messages are released. The read that finds them again archives them, by the server's clock.
         """
         now = time.monotonic()
         expired = [message for message in messages if message.lease_until <= now]
         if expired:
             announce(self._subscription, [(message, Lost()) for message in expired])
             messages = [message for message in messages if message.lease_until > now]
+        if late := [message for message in messages if message.start_until <= now]:
+            self._put((message, Release()) for message in late)
+            messages = [message for message in messages if message.start_until > now]
         call = self._handler.call
         if self._handler.batch and call.convert is not None:
             misfits = {message.id: call.misfit(message) for message in messages}

@@ -97,7 +97,11 @@ class Subscription:
         # The leases count from before the read, so that none ends earlier than the process expects.
         for message in messages:
             message.lease_until = started + self.vt
-        self.counts.add(leased=len(messages), exhausted=len(found.exhausted))
+            if message.expires_after_lease is not None:
+                message.start_until = message.lease_until + message.expires_after_lease
+        self.counts.add(
+            leased=len(messages), exhausted=len(found.exhausted), expired=len(found.expired)
+        )
         return messages
 
     def extend(self, messages: Sequence[Message], seconds: float) -> set[Receipt | int]:
@@ -151,6 +155,7 @@ class Subscription:
             "retried": counts.retried,
             "failed": counts.failed + counts.exhausted,
             "cancelled": counts.cancelled,
+            "expired": counts.expired,
             "lost": counts.lost,
         }
 

@@ -176,7 +176,9 @@ GROUPED = "tests/engine/read/test_grouped.py"
 OUTCOMES = "tests/worker/test_outcomes.py"
 TRANSACTIONS = "tests/acceptance/test_transactions.py"
 UNFLUSHED = "tests/acceptance/test_unflushed.py"
+EXPIRING = "tests/engine/read/test_expiring.py"
 ONCE = "tests/engine/send/test_once.py"
+RACES = "tests/engine/send/test_once_races.py"
 
 MUTANTS = (
     Mutant(
@@ -334,15 +336,134 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "unique-taken-over",
-        "a send takes a unique key over that still counts",
+        "unique-window-forgotten",
+        "a send takes over a unique key whose window still counts",
         (ONCE,),
         (
             Change(
                 f"{DDL}/claim_keys.sql",
-                "SET id = CASE WHEN d.until <= statement_timestamp() THEN excluded.id "
-                "ELSE d.id END,",
-                "SET id = excluded.id,",
+                "RETURN claim.until > statement_timestamp();",
+                "RETURN false;",
+            ),
+        ),
+    ),
+    Mutant(
+        "unique-until-read",
+        "a message holds its key until its first delivery only",
+        (ONCE,),
+        (
+            Change(
+                f"{DDL}/claim_keys.sql",
+                "AND (claim.kind = 'done' OR d.first_read_at IS NULL)",
+                "AND d.first_read_at IS NULL",
+            ),
+        ),
+    ),
+    Mutant(
+        "unique-past-a-delivery",
+        "a message holds its key after its first delivery",
+        (ONCE,),
+        (
+            Change(
+                f"{DDL}/claim_keys.sql",
+                "(claim.kind = 'done' OR d.first_read_at IS NULL)",
+                "true",
+            ),
+        ),
+    ),
+    Mutant(
+        "unique-without-leases",
+        "a batch lease holds no key",
+        (ONCE,),
+        (
+            Change(
+                f"{DDL}/claim_keys.sql",
+                "claim.kind = 'done' AND EXISTS",
+                "false AND EXISTS",
+            ),
+        ),
+    ),
+    Mutant(
+        "unique-one-look",
+        "the key is not looked at again once its row is locked",
+        (RACES,),
+        (
+            Change(
+                f"{DDL}/claim_keys.sql",
+                "IF old.id IS NOT NULL THEN\n        -- After",
+                "IF false THEN\n        -- After",
+            ),
+        ),
+    ),
+    Mutant(
+        "unique-replaced-in-flight",
+        "a send replaces a message in flight",
+        (ONCE,),
+        (
+            Change(
+                f"{DDL}/claim_keys.sql",
+                " AND state <> 'PROCESSING'\n",
+                "\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "unique-waits-for-readers",
+        "a send that replaces waits for a reader",
+        (RACES,),
+        (
+            Change(
+                f"{DDL}/claim_keys.sql",
+                "FOR UPDATE SKIP LOCKED))\n    RETURNING enqueued_at, NULL",
+                "FOR UPDATE))\n    RETURNING enqueued_at, NULL",
+            ),
+        ),
+    ),
+    Mutant(
+        "unique-done-doubled",
+        "what runs until done gets a second message beside it",
+        (ONCE,),
+        (
+            Change(
+                f"{DDL}/claim_keys.sql",
+                "ELSIF on_conflict = 'skip' OR old.kind <> 'started' THEN",
+                "ELSIF on_conflict = 'skip' THEN",
+            ),
+        ),
+    ),
+    Mutant(
+        "unique-never-at-last",
+        "a debounced message is replaced for ever",
+        (ONCE,),
+        (
+            Change(
+                f"{DDL}/claim_keys.sql",
+                "AND (old.first_at + max_wait > statement_timestamp()) IS NOT FALSE",
+                "AND true",
+            ),
+        ),
+    ),
+    Mutant(
+        "unique-first-forgotten",
+        "each replacement starts max_wait anew",
+        (ONCE,),
+        (
+            Change(
+                f"{DDL}/claim_keys.sql",
+                "new.first_at := old.first_at;",
+                "NULL;",
+            ),
+        ),
+    ),
+    Mutant(
+        "unique-out-of-order",
+        "a batch claims its keys in the order of its messages",
+        (RACES,),
+        (
+            Change(
+                f"{DDL}/claim_keys.sql",
+                "GROUP BY unique_key ORDER BY unique_key",
+                "GROUP BY unique_key ORDER BY min(place)",
             ),
         ),
     ),
@@ -398,9 +519,76 @@ MUTANTS = (
         (
             Change(
                 f"{ENGINE}/send/sending.py",
-                '[(pk,)] = queue.runner.run(queue.text("send/send"), params)',
+                '[(pk,)] = queue.runner.run(queue.text("send/send", **names), params)',
                 'thread = __import__("concurrent.futures").futures.ThreadPoolExecutor(1)\n'
                 '        [(pk,)] = thread.submit(queue.run, "send/send", params).result()',
+            ),
+        ),
+    ),
+    Mutant(
+        "expired-delivered",
+        "messages are archived as expired until they expire, and delivered from then on",
+        (EXPIRING,),
+        (
+            Change(
+                f"{ENGINE}/places.sql",
+                "expires_at::timestamptz <= statement_timestamp()",
+                "expires_at::timestamptz > statement_timestamp()",
+            ),
+        ),
+    ),
+    *(
+        Mutant(
+            f"expired-delivered-by-{statement}",
+            f"{statement}.sql delivers messages that have expired",
+            (EXPIRING,),
+            (
+                Change(
+                    f"{ENGINE}/read/{statement}.sql", "SELECT {read/note}, ", "SELECT NULL::text, "
+                ),
+            ),
+        )
+        for statement in ("read", "read_ready", "follow")
+    ),
+    Mutant(
+        "expired-in-the-buffer",
+        "a handler starts on a message that expired after it was fetched",
+        ("tests/worker/test_expiring.py",),
+        (
+            Change(
+                "django_pgqueue/worker/execution.py",
+                "if message.start_until <= now]:",
+                "if message.start_until <= now and False]:",
+            ),
+        ),
+    ),
+    Mutant(
+        "expired-holds-its-key",
+        "a send is skipped for a message that no read will deliver",
+        (ONCE,),
+        (Change(f"{DDL}/claim_keys.sql", "RETURN expired IS NOT TRUE OR", "RETURN true OR"),),
+    ),
+    Mutant(
+        "expired-without-deliveries-left",
+        "a message whose deliveries ran out is archived as expired",
+        (EXPIRING,),
+        (
+            Change(
+                f"{ENGINE}/settle/expire_next.sql",
+                "    WHERE d.read_ct < %(max_deliveries)s\n",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        "expired-though-leased",
+        "a message that another reader has just leased is archived as expired",
+        (EXPIRING,),
+        (
+            Change(
+                f"{ENGINE}/settle/expire.sql",
+                "      AND {settle/fence}\n",
+                "",
             ),
         ),
     ),

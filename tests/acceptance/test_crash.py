@@ -134,6 +134,23 @@ def test_plain_inserts_since_a_crash_stay_when_the_queue_is_cleared(server, acto
     assert len(actor.do(call, "read", "fast", qty=9)) == 2
 
 
+@pytest.mark.parametrize("until", ["started", "done"])
+def test_a_key_is_held_after_a_crash_if_its_message_is_there(actor, crash, until):
+    for name, unlogged in (("safe", False), ("fast", True)):
+        actor.do(call, "create_queue", name, unlogged=unlogged)
+        actor.do(call, "send", name, "once", unique="report 7", until=until)
+
+    crash()
+
+    def conflict(name: str) -> Any:
+        return actor.do(call, "send", name, "again", unique="report 7", until=until).conflict
+
+    assert (conflict("safe"), conflict("fast")) == ("skipped", None)
+    [message] = actor.do(call, "read", "safe")
+    actor.do(call, "archive", "safe", message.receipt)
+    assert (conflict("safe"), conflict("fast")) == (None, "skipped")
+
+
 def test_a_role_that_may_only_send_claims_the_keys_that_a_crash_left(server, actor, crash):
     actor.do(call, "create_queue", "fast", unlogged=True)
     lost = actor.do(call, "send", "fast", "once", unique="report 7")
@@ -142,11 +159,14 @@ def test_a_role_that_may_only_send_claims_the_keys_that_a_crash_left(server, act
 
     crash()
 
-    claim = "SELECT id, is_new FROM pgqueue_claim_keys(1, ARRAY['report 7'], '1 hour')"
+    claim = (
+        "SELECT id, conflict FROM pgqueue_claim_keys("
+        "1, ARRAY['report 7'], '{0}', '{NULL}', 'done', '1 hour', 'skip', NULL)"
+    )
     with psycopg.connect(server.url(), autocommit=True) as plain:
         plain.execute(f"SET ROLE {SENDER}")
-        [(new, is_new)] = plain.execute(claim).fetchall()
-        assert is_new
+        [(new, conflict)] = plain.execute(claim).fetchall()
+        assert conflict is None
         assert new > lost
         assert plain.execute("SELECT pgqueue_clear_lost(1)").fetchall() == [(True,)]
     assert actor.do(call, "metrics", "fast").length == 0

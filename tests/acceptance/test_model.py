@@ -8,6 +8,7 @@ how to repeat a failure.
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -45,7 +46,12 @@ queues = st.sampled_from(["main", "main", "dead"])
 groups = st.sampled_from([None, "a", "a", "b"])
 priorities = st.sampled_from([0, 0, 0, 7, -7])
 quantities = st.integers(1, 5)
+#: Whether the message expires: never, once a rule says so, or before it is read.
+expiries = st.sampled_from([None, None, None, "later", "now"])
 keys = st.sampled_from([None, None, None, "k", "l"])
+untils = st.sampled_from([None, "started", "done"])
+conflicts = st.sampled_from(["skip", "skip", "replace", "delay"])
+OUTCOMES = {"replace": "replaced", "delay": "delayed"}
 picks = st.integers(0, 999)
 some = st.lists(picks, min_size=1, max_size=3)
 
@@ -68,11 +74,19 @@ class Entry:
     #: The time of the last delivery.
     read_at: int = 0
     attempts: int = 0
+    #: Whether it was ever delivered in this queue.
+    delivered: bool = False
+    #: Whether it can expire, and whether it has expired.
+    expires: bool = False
+    expired: bool = False
     #: The queue in which it was dead-lettered, if any.
     source: str | None = None
+    #: Its unique key, and until when it holds it. A message that was moved has none.
+    claim: tuple[str, str] | None = None
 
     def copy_to(self, queue: str) -> Entry:
-        """A copy as it arrives in another queue: its delivery count restarts."""
+        """A copy as it arrives in another queue: its delivery count restarts, and it does not
+        expire any more."""
         return Entry(self.id, queue, self.body, self.priority, self.group, place="", source="main")
 
     @property
@@ -86,6 +100,15 @@ class Entry:
     @property
     def exhausted(self) -> bool:
         return self.queue == "main" and self.read_ct >= MAX_DELIVERIES
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no read will deliver it: it has expired, and is not in flight."""
+        return self.expired and (self.due or not self.leased)
+
+    @property
+    def may_be_replaced(self) -> bool:
+        return self.place != "deferred" or not self.leased
 
     @property
     def state(self) -> str:
@@ -110,7 +133,8 @@ class Model:
         self.archive: dict[int, tuple[str, str]] = {}
         self.gone: set[int] = set()
         self.lines: dict[tuple[str, str | None], Line] = {}
-        self.claims: dict[tuple[str, str], int] = {}
+        #: The last message with each key of a queue, and until when it holds it.
+        self.claims: dict[tuple[str, str], tuple[int, str]] = {}
 
     def within(self, queue: str, place: str | None = None) -> list[Entry]:
         return [
@@ -171,6 +195,15 @@ class Model:
             entry.place == "deferred" and self.live[following].read_at == entry.read_at
         )
 
+    def holds(self, queue: str, key: str) -> bool:
+        """Whether a message holds a key."""
+        pk, kind = self.claims.get((queue, key), (0, "done"))
+        entry = self.live.get(pk)
+        is_there = entry is not None and entry.queue == queue
+        return kind == "window" or bool(
+            is_there and entry and not entry.is_over and (kind == "done" or not entry.delivered)
+        )
+
     def keep(self, entry: Entry, state: str) -> None:
         """Archive an entry."""
         self.archive[entry.id] = entry.queue, state
@@ -218,12 +251,16 @@ class Model:
         line = self.lines.get(entry.line)
         return line is not None and line.head == entry.id
 
-    def readable(self, queue: str) -> list[Entry]:
+    def found_first(self, queue: str) -> list[Entry]:
+        """The messages that a read delivers, or archives because they have expired."""
         return [
             e
             for e in self.within(queue)
             if e.place != "waiting" and e.due and self.is_first(e) and not e.exhausted
         ]
+
+    def readable(self, queue: str) -> list[Entry]:
+        return [e for e in self.found_first(queue) if not e.expired]
 
     def open_behind(self, head: Entry) -> list[Entry]:
         """The messages behind a head that a grouped read may lease, in order."""
@@ -238,6 +275,7 @@ class Model:
 
     def lease(self, entry: Entry, receipt: Receipt) -> None:
         entry.place, entry.due, entry.leased = "deferred", False, True
+        entry.delivered = True
         entry.read_ct += 1
         entry.read_at = receipt.read_at
 
@@ -249,6 +287,17 @@ class Model:
                 self.arrive(entry.copy_to("dead"))
             else:
                 self.keep(entry, "FAILED")
+
+
+def _expires(expiry: str | None) -> Any:
+    """The argument ``expires`` of a send."""
+    past = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+    return {None: None, "later": LONG, "now": past}[expiry]
+
+
+def _expiry(expiry: str | None) -> dict[str, bool]:
+    """What the model knows of it."""
+    return {"expires": expiry is not None, "expired": expiry == "now"}
 
 
 def _moment(receipt: Receipt) -> int:
@@ -286,55 +335,141 @@ class QueueMachine(RuleBasedStateMachine):
 
     # Sending
 
-    def expect_sent(
-        self, queue: str, pk: int, key: str | None, body: Any, due: bool, **facts: Any
-    ) -> None:
-        if key is not None:
-            first = self.model.claims.setdefault((queue, key), pk)
-            assert pk == first, "a unique key returns the id of the first"
-            if pk in self.model.live or pk in self.model.archive or pk in self.model.gone:
-                return
-        known = [*self.model.live, *self.model.archive, *self.model.gone]
-        assert pk > max(known, default=0)
-        self.model.arrive(Entry(pk, queue, body, due=due, place="", **facts))
+    def claim(self, queue: str, key: str, sent: Any, kind: str, on_conflict: str) -> None:
+        """Check what a send with a key did, and do the same to the model."""
+        pk, held_by = self.model.claims.get((queue, key), (0, ""))
+        entry, expected = self.model.live.get(pk), None
+        if self.model.holds(queue, key):
+            replaces = on_conflict != "skip" and entry is not None and entry.queue == queue
+            if replaces and entry is not None and entry.may_be_replaced:
+                expected = OUTCOMES[on_conflict]
+                self.model.leave([entry])
+                self.model.keep(entry, "REPLACED")
+            elif on_conflict == "skip" or held_by != "started":
+                expected = "skipped"
+        assert sent.conflict == expected
+        if expected == "skipped":
+            assert sent == pk, "the id of the message that holds the key"
+        else:
+            self.model.claims[queue, key] = int(sent), kind
 
-    @rule(queue=queues, group=groups, priority=priorities, key=keys, later=st.booleans())
+    def expect_sent(
+        self,
+        queue: str,
+        sent: list[Any],
+        each: list[tuple[Any, str | None, str | None]],
+        until: str | None,
+        on_conflict: str,
+        **facts: Any,
+    ) -> None:
+        """Check the results for messages of a body, a group and a key each."""
+        kind = until or ("window" if on_conflict == "skip" else "started")
+        keys = [key for _, _, key in each]
+        for key in sorted({key for key in keys if key is not None}):
+            places = [place for place, other in enumerate(keys) if other == key]
+            chosen = places.pop(0 if on_conflict == "skip" else -1)
+            self.claim(queue, key, sent[chosen], kind, on_conflict)
+            assert {(sent[place], sent[place].conflict) for place in places} <= {
+                (sent[chosen], "skipped")
+            }
+        for pk, (body, group, key) in zip(sent, each, strict=True):
+            if getattr(pk, "conflict", None) == "skipped":
+                continue
+            known = [*self.model.live, *self.model.archive, *self.model.gone]
+            assert pk > max(known, default=0)
+            claim = None if key is None else (key, kind)
+            entry = Entry(int(pk), queue, body, group=group, place="", claim=claim, **facts)
+            self.model.arrive(entry)
+
+    @rule(
+        queue=queues,
+        group=groups,
+        priority=priorities,
+        key=keys,
+        later=st.booleans(),
+        expiry=expiries,
+        until=untils,
+        on_conflict=conflicts,
+    )
     def send(
-        self, queue: str, group: str | None, priority: int, key: str | None, later: bool
+        self,
+        queue: str,
+        group: str | None,
+        priority: int,
+        key: str | None,
+        later: bool,
+        expiry: str | None,
+        until: Any,
+        on_conflict: Any,
     ) -> None:
         self.sent += 1
+        later |= on_conflict == "delay" and key is not None
+        options = {} if key is None else {"until": until, "on_conflict": on_conflict}
         pk = Message.objects.send(
             self.names[queue],
             self.sent,
             delay=LONG if later else 0,
+            expires=_expires(expiry),
             priority=priority,
             group=group,
             unique=key,
+            **options,
         )
-        self.expect_sent(queue, pk, key, self.sent, not later, priority=priority, group=group)
+        each = [(self.sent, group, key)]
+        facts = {"due": not later, "priority": priority, **_expiry(expiry)}
+        self.expect_sent(queue, [pk], each, until, on_conflict, **facts)
 
     @rule(
         queue=queues,
         each=st.lists(st.tuples(groups, keys), min_size=1, max_size=6),
         priority=priorities,
         later=st.sampled_from([False, False, True]),
+        expiry=expiries,
+        until=untils,
+        on_conflict=conflicts,
     )
     def send_batch(
-        self, queue: str, each: list[tuple[str | None, str | None]], priority: int, later: bool
+        self,
+        queue: str,
+        each: list[tuple[str | None, str | None]],
+        priority: int,
+        later: bool,
+        expiry: str | None,
+        until: Any,
+        on_conflict: Any,
     ) -> None:
         bodies = [self.sent + place for place in range(1, len(each) + 1)]
         self.sent += len(each)
+        later |= on_conflict == "delay"
         pks = Message.objects.send_batch(
             self.names[queue],
             bodies,
             delay=LONG if later else 0,
+            expires=_expires(expiry),
             priority=priority,
             group=[group for group, _ in each],
             unique=[key for _, key in each],
+            until=until,
+            on_conflict=on_conflict,
         )
-        assert len(pks) == len(each)
-        for pk, body, (group, key) in zip(pks, bodies, each, strict=True):
-            self.expect_sent(queue, pk, key, body, not later, priority=priority, group=group)
+        sent = [(body, group, key) for body, (group, key) in zip(bodies, each, strict=True)]
+        facts = {"due": not later, "priority": priority, **_expiry(expiry)}
+        self.expect_sent(queue, pks, sent, until, on_conflict, **facts)
+
+    @rule()
+    def keys_are_swept(self) -> None:
+        """All windows expire, and maintenance deletes the keys that no message holds."""
+        run_sql(
+            "UPDATE pgqueue_claim SET until = statement_timestamp() WHERE queue_id = ANY(%s)",
+            [list(self.ids)],
+        )
+        for name in self.names.values():
+            BoundQueue(name).maintain()
+        windows = [at for at, (_, kind) in self.model.claims.items() if kind == "window"]
+        for at in windows:
+            del self.model.claims[at]
+        for at in [at for at in self.model.claims if not self.model.holds(*at)]:
+            del self.model.claims[at]
 
     # Reading
 
@@ -369,8 +504,9 @@ class QueueMachine(RuleBasedStateMachine):
         assert len(found) == len(rows), f"a message is in two places: {sorted(rows)}"
         return found
 
-    def expect_put_right(self, queue: str) -> None:
-        """Check a read's side effects: overdue followers put back, and dead letters moved."""
+    def expect_put_right(self, queue: str) -> bool:
+        """Check a read's side effects: overdue followers put back, expired messages archived, and
+        dead letters moved. Returns whether any had expired."""
         rows = self.rows()
         for entry in self.model.within(queue, "deferred"):
             row = rows.get(entry.id)
@@ -383,6 +519,17 @@ class QueueMachine(RuleBasedStateMachine):
                 assert entry.due, "only what is due is set back in line"
                 assert not self.model.is_first(entry), "and no head"
                 entry.place, entry.leased = "waiting", False
+        ended = run_sql(
+            "SELECT id FROM pgqueue_archive WHERE id = ANY(%s) AND state = 'EXPIRED' ORDER BY id",
+            [list(self.model.live)],
+        )
+        for (pk,) in ended:
+            entry = self.model.live[pk]
+            assert entry.expired, "archived as expired, but it has not expired"
+            assert entry.due, "archived while it was in flight or delayed"
+            assert entry.queue == queue, "archived by a read of another queue"
+            self.model.leave([entry])
+            self.model.keep(entry, "EXPIRED")
         dead = [
             entry
             for entry in self.model.within(queue)
@@ -396,6 +543,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert first.due, "dead-lettered while it was in flight"
             dead.remove(first)
             self.model.die([first])
+        return bool(ended)
 
     def expect_order(self, messages: list[Message]) -> None:
         """In a group, no message is delivered before all earlier ones are done.
@@ -413,6 +561,7 @@ class QueueMachine(RuleBasedStateMachine):
                 )
 
     def expect_delivery(self, message: Message, entry: Entry) -> None:
+        assert not entry.expired, "delivered too late"
         assert (message.body, message.priority, message.group) == (
             entry.body,
             entry.priority,
@@ -461,6 +610,8 @@ class QueueMachine(RuleBasedStateMachine):
         assert [e.id for e in taken] == [e.id for e in sorted(taken, key=lambda e: e.rank)]
         self.expect_first_in_line(taken, before, rows)
         assert len(messages) == min(qty, len(readable)), "there was more to read"
+        if len(messages) < qty:
+            assert self.model.found_first(queue) == list(readable.values()), "expired, and left"
         for message, entry in zip(messages, taken, strict=True):
             self.expect_delivery(message, entry)
             self.model.lease(entry, message.receipt)
@@ -477,7 +628,7 @@ class QueueMachine(RuleBasedStateMachine):
 
         messages = getattr(Message.objects, how)(self.names[queue], qty=qty)
 
-        self.expect_put_right(queue)
+        any_expired = self.expect_put_right(queue)
         self.expect_order(messages)
         readable = {entry.id: entry for entry in self.model.readable(queue)}
         assert len(messages) <= qty
@@ -500,7 +651,8 @@ class QueueMachine(RuleBasedStateMachine):
         if how == "read_grouped":
             assert order == [e.id for part in parts.values() for e in part], "group by group"
             for place, length in enumerate(lengths):
-                if length > 1:
+                # Messages that had expired count, too: there may be fewer followers than asked for.
+                if length > 1 and not any_expired:
                     assert lengths[:place] == open_in[:place], "the first group's come first"
         else:
             rounds = [
@@ -508,12 +660,12 @@ class QueueMachine(RuleBasedStateMachine):
                 for number in range(max(lengths, default=0))
             ]
             assert order == [pk for each in rounds for pk in each], "in rounds"
-            for length, possible in zip(lengths, open_in, strict=True):
+            for length, possible in zip(lengths, open_in, strict=True) if not any_expired else ():
                 assert length >= min(possible, max(lengths) - 1), "a round was left out"
         if how == "read_grouped_head":
             assert max(lengths, default=1) == 1
             assert len(messages) == min(qty, len(readable)), "there was more to read"
-        elif len(messages) < qty:
+        elif len(messages) < qty and not any_expired:
             assert len(heads) == len(readable), "there was more to read"
             assert lengths == open_in, "there was more to read in a group"
 
@@ -650,6 +802,15 @@ class QueueMachine(RuleBasedStateMachine):
         for each in together[0][0] if together else [pk]:
             self.model.live[each].due = True
 
+    @precondition(lambda self: any(e.expires for e in self.model.live.values()))
+    @rule(number=picks)
+    def expire(self, number: int) -> None:
+        """The time until which a message may be delivered is over, wherever the message is."""
+        known = sorted(pk for pk, entry in self.model.live.items() if entry.expires)
+        pk = known[number % len(known)]
+        run_sql("UPDATE pgqueue_message SET expires_at = statement_timestamp() WHERE id = %s", [pk])
+        self.model.live[pk].expired = True
+
     @precondition(lambda self: self.model.live)
     @rule(
         numbers=some,
@@ -746,6 +907,17 @@ class QueueMachine(RuleBasedStateMachine):
         held |= {pk: queue for pk, (queue, _) in self.model.archive.items()}
         assert [(pk, self.ids[q]) for pk, q in bodies] == sorted(held.items())
         assert not self.model.gone & set(held)
+
+    @invariant()
+    def no_two_messages_hold_one_key(self) -> None:
+        holding = [
+            (e.queue, e.claim[0])
+            for e in self.model.live.values()
+            if e.claim
+            and not e.is_over
+            and (e.claim[1] == "done" or (e.claim[1] == "started" and not e.delivered))
+        ]
+        assert len(holding) == len(set(holding))
 
     @invariant()
     def each_group_has_one_head_or_will_get_one(self) -> None:

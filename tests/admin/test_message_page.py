@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import html
 import json
 import re
@@ -11,12 +12,13 @@ from typing import Any
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils.timezone import now
 
 from django_pgqueue import queue
 from django_pgqueue.acks import Failure, Nack
 from django_pgqueue.admin.masking import mask, mask_text, unmasked
 from django_pgqueue.models import BoundQueue, Message, Process, Queue
-from tests.admin.conftest import act, confirm, page, rows, shown
+from tests.admin.conftest import act, confirm, ids, page, rows, shown
 from tests.leasing import lease
 
 
@@ -50,6 +52,23 @@ def test_timeline_says_what_comes_next(operator: Client, orders: BoundQueue) -> 
     assert "Readable in 1 h 59 min" in life(operator, delayed)
     orders.set_vt(read, 0)
     assert "The lease ran out; readable for" in life(operator, ready)
+
+
+def test_an_expired_message_says_so_in_the_queue_and_in_the_archive(
+    operator: Client, orders: BoundQueue
+) -> None:
+    pk = orders.send(1, expires=now() - dt.timedelta(minutes=1))
+
+    queued = shown(operator, pk)
+    orders.read()
+    archived = shown(operator, pk)
+
+    assert queued.why == "Expired: the next read archives it"
+    assert "expires" in queued.facts
+    assert (archived.state, archived.why) == ("expired", "")
+    assert life(operator, pk) == "Sent Expired, not handled in time"
+    assert ids(operator, state="expired") == [pk]
+    assert ids(operator, state="cancelled") == []
 
 
 def alive(name: str) -> Process:

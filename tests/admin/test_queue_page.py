@@ -125,11 +125,18 @@ def test_a_message_is_sent(operator: Client, orders: BoundQueue) -> None:
 
     answer = operator.post(
         url,
-        {"body": '{"order": 7}', "headers": '{"trace": "x"}', "delay": "10min", "priority": "5"},
+        {
+            "body": '{"order": 7}',
+            "headers": '{"trace": "x"}',
+            "delay": "10min",
+            "expires": "1h",
+            "priority": "5",
+        },
         follow=True,
     )
 
     sent = Message.objects.get()
+    assert round((sent.expires_at - sent.enqueued_at).total_seconds()) == 3600
     assert "Sent message <a" in answer.content.decode()
     assert (sent.body, sent.headers, sent.priority) == ({"order": 7}, {"trace": "x"}, 5)
     assert orders.metrics().delayed == 1

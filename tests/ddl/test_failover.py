@@ -64,7 +64,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 def test_queues_made_just_before_a_failover_work_after_it(pair):
     for name, options in QUEUES.items():
         pair.actor.do(call, "create_queue", name, **options)
-        pair.actor.do(call, "send", name, "before")
+        pair.actor.do(call, "send", name, "before", unique="k", until="done")
         for n in range(3):
             pair.actor.do(call, "send", name, n, group="g")
 
@@ -74,6 +74,8 @@ def test_queues_made_just_before_a_failover_work_after_it(pair):
         for name in QUEUES:
             kept = [] if name == "fast" else [0, 1, 2]
             assert actor.do(call, "metrics", name).length == len(kept) + bool(kept)
+            again = actor.do(call, "send", name, "after", unique="k", until="done")
+            assert again.conflict == ("skipped" if kept else None)
             actor.do(call, "send", name, "after")
             actor.do(call, "send_batch", name, [3, 4], group="g")
             bodies = []
@@ -83,6 +85,8 @@ def test_queues_made_just_before_a_failover_work_after_it(pair):
                 assert len(done) == len(messages)
             assert [body for body in bodies if isinstance(body, int)] == [*kept, 3, 4]
             assert "after" in bodies
+            again = actor.do(call, "send", name, "free", unique="k", until="done")
+            assert again.conflict is None
 
 
 def test_a_lease_that_the_standby_never_got_is_delivered_again(pair):

@@ -33,6 +33,7 @@ def insert(target: BoundQueue, **columns: Any) -> int:
         ("pgqueue_time_range", "enqueued_at", "0001-01-01Z"),
         ("pgqueue_time_range", "scheduled_at", "infinity"),
         ("pgqueue_time_range", "scheduled_at", "9999-12-31Z"),
+        ("pgqueue_time_range", "expires_at", "-infinity"),
         ("pgqueue_priority_range", "priority", 101),
         ("pgqueue_priority_range", "priority", -101),
         ("pgqueue_key_length", "group_key", "x" * 256),

@@ -112,8 +112,8 @@ def test_messages_and_outcomes_can_be_subscribed_to(server, actor):
     with psycopg.connect(copy, autocommit=True) as log:
         log.execute(
             "CREATE TABLE pgqueue_message (id bigint, enqueued_at timestamptz, "
-            "scheduled_at timestamptz, enqueued_xid bigint, failure bigint, queue_id integer, "
-            "source_id integer, priority smallint, "
+            "scheduled_at timestamptz, expires_at timestamptz, enqueued_xid bigint, "
+            "failure bigint, queue_id integer, source_id integer, priority smallint, "
             "group_key text, unique_key text, headers jsonb, body jsonb, "
             "PRIMARY KEY (id, queue_id, enqueued_at))"
         )

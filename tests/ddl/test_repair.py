@@ -8,8 +8,9 @@ import pytest
 from django.db import DatabaseError, transaction
 
 from django_pgqueue import queue
-from django_pgqueue.models import BoundQueue, Message
+from django_pgqueue.models import ArchivedMessage, BoundQueue, Message
 from tests.conftest import run_sql
+from tests.waiting import until
 
 
 def names(orders: BoundQueue) -> dict[str, Any]:
@@ -168,6 +169,18 @@ def test_what_has_a_place_is_left_alone(orders):
     after = run_sql("SELECT id, state FROM pgqueue_live ORDER BY id")
     assert len(batch) == 20
     assert len(set(after)) == len(after) == len(before) + 1
+
+
+def test_a_message_that_expired_is_placed_to_expire_and_has_its_place_in_the_archive(orders):
+    run_sql("SET LOCAL session_replication_role = replica")
+    pk = orders.send(1, expires=0.001)
+    run_sql("SET LOCAL session_replication_role = origin")
+    until(lambda: run_sql("SELECT expires_at < clock_timestamp() FROM pgqueue_message")[0][0])
+
+    assert place(orders) == (1, 1)
+    assert orders.read(in_transaction=True) == []
+    assert place(orders) == (1, 0)
+    assert ArchivedMessage.objects.get(pk=pk).state == "EXPIRED"
 
 
 def test_a_queue_that_is_gone_is_said_to_be(db):

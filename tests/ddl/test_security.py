@@ -160,7 +160,10 @@ def test_a_function_that_only_triggers_and_operators_call_is_not_public(orders):
     )
 
     public = {name for name, is_public in functions if is_public}
-    called = ("claim_keys", "clear_lost", "go_on", "may", "next_heads", "sent", "wake")
+    called = (
+        *("claim_key", "claim_keys", "clear_lost", "go_on", "holder", "holds_key", "may"),
+        *("next_heads", "replace", "sent", "wake"),
+    )
     assert public == {f"pgqueue_{name}" for name in called}
 
 

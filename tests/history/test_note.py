@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def counted(name: str = "orders") -> dict[str, int]:
     """The sums of a queue's history rows."""
     rows = History.objects.filter(queue__name=name)
-    fields = ("completed", "retried", "failed", "dead_lettered", "lost")
+    fields = ("completed", "retried", "failed", "dead_lettered", "expired", "lost")
     return {f: n for f in fields if (n := sum(getattr(row, f) for row in rows))}
 
 
@@ -112,7 +112,8 @@ def test_a_locked_history_holds_nothing_up(committed_orders, drain, actor):
 
 def test_a_queue_that_was_dropped_is_left_out(committed_orders):
     def rows(minute: object) -> list[dict[str, object]]:
-        row = dict.fromkeys(("completed", "retried", "failed", "dead_lettered", "lost", "busy"), 1)
+        names = ("completed", "retried", "failed", "dead_lettered", "expired", "lost", "busy")
+        row = dict.fromkeys(names, 1)
         ids = [Queue.objects.get().pk, 999_999]
         return [{"queue_id": pk, **row, "waits": {}, "runs": {}} for pk in ids]
 

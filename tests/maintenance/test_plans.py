@@ -133,17 +133,19 @@ def test_a_batch_reads_so_many_pages_wherever_it_is(queue, db):
             plan.check(rows=ROWS, buffers=ROWS * 10)
 
 
-def test_keys_are_swept_in_the_order_in_which_they_run_out(queue, db):
+@pytest.mark.parametrize("kind", ["window", "started", "done"])
+def test_only_keys_that_are_due_are_looked_at(queue, db, kind):
     with rolled_back():
         run(
-            "INSERT INTO pgqueue_claim SELECT n, now() + (n - 50) * interval '1 s', "
-            "%s, n::text FROM generate_series(1, 50000) n",
+            "INSERT INTO pgqueue_claim SELECT n, now() + (n - 50) * interval '1 s', now(), "
+            "%s, 0, %s, n::text FROM generate_series(1, 50000) n",
             queue.pk,
+            kind,
         )
         run("ANALYZE pgqueue_claim")
         with watched(connections[USING]) as plans:
             run("SELECT FROM pgqueue_ready LIMIT 0")  # so that the statements are watched
             swept = work(queue).fetch("sweep_keys", {"batch": 20})
 
-    assert len(swept) == 20
+    assert swept == [(20, 20)]
     assert scanned(plans) == []

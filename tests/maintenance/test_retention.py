@@ -620,16 +620,30 @@ def test_partitions_fill_the_gaps_beside_partitions_of_other_lengths():
 # Beside it
 
 
-def test_expired_unique_keys_are_swept(monkeypatch):
+@pytest.mark.parametrize("until", [None, "started", "done"])
+def test_unique_keys_that_no_message_holds_are_swept(monkeypatch, until):
     monkeypatch.setattr(sweep_keys, "BATCH", 2)
     plain(retention=None)
     for number in range(5):
-        queue("plain").send(1, unique=f"k{number}")
-    run_sql("UPDATE pgqueue_claim SET until = now() - interval '1 s' WHERE unique_key <> 'k3'")
+        queue("plain").send(1, unique=f"k{number}", until=until)
+    queue("plain").archive(queue("plain").read(qty=4))
+    assert BoundQueue("plain").maintain().keys == 0
+    run_sql("UPDATE pgqueue_claim SET until = now() - interval '1 s' WHERE unique_key <> 'k4'")
 
     assert BoundQueue("plain").maintain().keys == 4
 
-    assert run_sql("SELECT unique_key FROM pgqueue_claim") == [("k3",)]
+    assert run_sql("SELECT unique_key FROM pgqueue_claim") == [("k4",)]
+
+
+def test_a_key_that_is_held_is_looked_at_again_when_it_is_twice_as_old():
+    plain(retention=None)
+    queue("plain").send(1, unique="k", until="done")
+    run_sql("UPDATE pgqueue_claim SET first_at = now() - interval '1 h', until = now()")
+
+    assert BoundQueue("plain").maintain().keys == 0
+
+    [(hours,)] = run_sql("SELECT extract(epoch FROM until - first_at) / 3600 FROM pgqueue_claim")
+    assert round(hours) == 2
 
 
 def test_processes_without_a_heartbeat_are_reaped_and_their_leases_given_back():

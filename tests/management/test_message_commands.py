@@ -66,6 +66,7 @@ def test_a_body_that_is_no_json_is_refused_with_a_hint(orders):
         ("--priority", "101", "priority must be a whole number from -100 to 100"),
         ("--group", "", "group must be text of 1 to 255 characters"),
         ("--delay", "soon", "'soon' is not a duration"),
+        ("--expires", "0", "expires must be more than zero seconds"),
         ("--batch", "0", "'0' is not a whole number, 1 or more"),
     ],
 )
@@ -246,7 +247,9 @@ def test_peek_shows_what_a_read_would_find_and_takes_nothing(orders):
 
     headings, *lines = call("pgqueue_peek", "orders").out.splitlines()
 
-    assert headings.split() == ["id", "age", "read", "priority", "group", "headers", "body"]
+    assert headings.split() == [
+        *("id", "age", "read", "priority", "expires", "group", "headers", "body")
+    ]
     first, second = sorted(lines)
     assert first.split()[:1] + first.split()[3:] == [
         *(str(pk), "0", "3", "c1", '{"by":', '"hand"}', '{"order":', '"é"}')
@@ -262,6 +265,17 @@ def test_peek_gives_whole_messages_as_json(orders):
 
     assert (message["id"], message["body"], message["group"]) == (pk, {"order": 1}, "c1")
     assert (message["headers"], message["read_ct"], message["priority"]) == (None, 0, 0)
+
+
+def test_peek_shows_when_a_message_expires(orders):
+    call("pgqueue_send", "orders", "null", "--expires", "2h")
+
+    [message] = orders.peek()
+    [told] = call_json("pgqueue_peek", "orders")
+    shown = call("pgqueue_peek", "orders").out
+
+    assert told["expires_at"] == message.expires_at.isoformat()
+    assert "1 h 59 min" in shown
 
 
 def test_peek_can_be_narrowed(orders):

@@ -31,8 +31,13 @@ def send_in_every_way(name: str) -> None:
     orders.send({"order": 2}, delay=60, priority=5, headers={"by": "web"})
     orders.send({"order": 3}, group="customer-7")
     orders.send({"order": 4}, unique="four")
-    orders.send({"order": 4}, unique="four")
-    orders.send_batch([5, 6])
+    orders.send({"order": 4}, unique="four", until="started")
+    for until in ("started", "done"):
+        orders.send({"order": 5}, unique="five", until=until)
+    past = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+    for _each in range(2):
+        orders.send({"order": 6}, unique="six", until="done", expires=past)
+    orders.send_batch([6])
     orders.send_batch([7, 8], group="customer-7", unique=["seven", "eight"])
 
 
@@ -54,7 +59,7 @@ def test_a_sender_sends_in_every_way(role, queues, name, settings):
         settings.PGQUEUE = {"COPY_THRESHOLD": 1}
         queue(name).send_batch([9, 10])
 
-    assert queue(name).metrics().length == 10
+    assert queue(name).metrics().length == 12
 
 
 def test_a_sender_publishes_and_sends_by_plain_sql(role, queues):
@@ -67,6 +72,20 @@ def test_a_sender_publishes_and_sends_by_plain_sql(role, queues):
             run_sql(f"INSERT INTO {table} (queue_id, body) VALUES (%s, '2')", [pk])
 
     assert queue("orders").metrics().length == 3
+
+
+@pytest.mark.parametrize("kind", ["sender", "consumer"])
+def test_a_role_that_may_consume_replaces_messages(role, queues, kind):
+    first = queue("orders").send(1, unique="k", until="done")
+    call("pgqueue_grants", "--role", role, "--for", kind, "--queue", "orders", "--apply")
+
+    with acting(role):
+        if kind == "sender":
+            refused(lambda: queue("orders").send(2, unique="k", on_conflict="replace"))
+        else:
+            assert queue("orders").send(2, unique="k", on_conflict="replace") > first
+
+    assert queue("orders").metrics().length == 1
 
 
 def test_a_sender_can_do_nothing_else(role, queues):
@@ -114,6 +133,7 @@ def test_a_consumer_reads_and_settles(role, queues, name):
         orders.set_vt(others[2:], 0)
         orders.pop()
         orders.read_grouped(qty=5)
+        orders.purge()
 
     assert queue(name).metrics().archived >= 20
 

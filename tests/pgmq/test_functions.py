@@ -9,12 +9,14 @@ from contextlib import nullcontext
 from itertools import count
 
 import pytest
+from django.core.management import call_command
 from django.db import DatabaseError, transaction
 from django.urls import reverse
 
 from django_pgqueue import queue
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models import ArchivedMessage, History, Message, Queue
+from django_pgqueue.testing import travel
 from django_pgqueue.worker.maintenance import Maintenance
 from tests.actors import begin, commit, execute
 from tests.actors import call as call_
@@ -393,12 +395,14 @@ def test_topics_use_the_grammar_of_pgmq(made):
         "send($1, $2, $3)",
         "send_batch($1, ARRAY[$2]::jsonb[], $3)",
         "set_vt($1, 1, $3)",
+        "set_vt($1, $4, $3)",
+        "set_vt($1, $5, $3)",
     ],
 )
 def test_a_client_that_names_no_types_finds_one_function(made, text):
     made("send('orders', '1')")
     # Literals without a type are resolved as parameters without one.
-    literals = {"$1": "'orders'", "$2": "'{}'", "$3": "'5'"}
+    literals = {"$1": "'orders'", "$2": "'{}'", "$3": "'5'", "$4": "'1'", "$5": "'{1}'"}
     for parameter, literal in literals.items():
         text = text.replace(parameter, literal)
     assert len(made(text)) == 1
@@ -515,3 +519,92 @@ def test_plans_made_on_empty_tables_are_good_on_full_ones(made, mode):
         found = made(text)
         assert rows_read() - before < 1000, text
         assert found, text
+
+
+# Supabase's schema pgmq_public: wrappers with an empty search path, which name each argument.
+
+WRAPPERS = {
+    "send(queue_name text, message jsonb, sleep_seconds integer DEFAULT 0) RETURNS SETOF bigint": (
+        "send(queue_name := queue_name, msg := message, delay := sleep_seconds)"
+    ),
+    "send_batch(queue_name text, messages jsonb[], sleep_seconds integer DEFAULT 0) "
+    "RETURNS SETOF bigint": (
+        "send_batch(queue_name := queue_name, msgs := messages, delay := sleep_seconds)"
+    ),
+    "read(queue_name text, sleep_seconds integer, n integer) RETURNS SETOF pgmq.message_record": (
+        "read(queue_name := queue_name, vt := sleep_seconds, qty := n)"
+    ),
+    "pop(queue_name text) RETURNS SETOF pgmq.message_record": "pop(queue_name := queue_name)",
+    "archive(queue_name text, message_id bigint) RETURNS SETOF boolean": (
+        "archive(queue_name := queue_name, msg_id := message_id)"
+    ),
+    "delete(queue_name text, message_id bigint) RETURNS SETOF boolean": (
+        "delete(queue_name := queue_name, msg_id := message_id)"
+    ),
+}
+
+
+def test_the_wrappers_of_supabase_work(made):
+    run_sql("CREATE SCHEMA pgmq_public")
+    for head, text in WRAPPERS.items():
+        run_sql(
+            f"CREATE FUNCTION pgmq_public.{head} LANGUAGE plpgsql SET search_path = '' AS "
+            f"$$ BEGIN RETURN QUERY SELECT * FROM pgmq.{text}; END $$"
+        )
+
+    def public(text):
+        return run_sql(f"SELECT * FROM pgmq_public.{text}")
+
+    assert public("send(queue_name := 'orders', message := '1')") == [(1,)]
+    assert public("send_batch(queue_name := 'orders', messages := '{2,3,4}')") == [(2,), (3,), (4,)]
+    assert ids(public("read(queue_name := 'orders', sleep_seconds := 30, n := 2)")) == [1, 2]
+    assert public("archive(queue_name := 'orders', message_id := 1)") == [(True,)]
+    assert public("delete(queue_name := 'orders', message_id := 2)") == [(True,)]
+    assert ids(public("pop(queue_name := 'orders')")) == [3]
+    assert [message.body for message in queue("orders").read()] == [4]
+    call_command("pgqueue_pgmq", "remove", verbosity=0)
+    left = run_sql("SELECT proname FROM pg_proc WHERE pronamespace = 'pgmq_public'::regnamespace")
+    assert {name for (name,) in left} == {"send", "send_batch", "archive", "delete"}
+
+
+def late(orders, *numbers, **options):
+    """Send messages that have expired by the time of a read; returns their ids."""
+    found = [orders.send(number, expires=3600, **options) for number in numbers]
+    run_sql(
+        "UPDATE pgqueue_message SET expires_at = statement_timestamp() WHERE id = ANY(%s)", [found]
+    )
+    return found
+
+
+READS = {
+    "one": ("read('orders', 30, 1)", 1),
+    "a batch": ("read('orders', 30, 20)", 2),
+    "with a condition": ("""read('orders', 30, 20, '{"late": false}')""", 2),
+    "pop one": ("pop('orders', 1)", 1),
+    "pop many": ("pop('orders', 20)", 2),
+    "grouped": ("read_grouped('orders', 30, 20)", 2),
+    "in rounds": ("read_grouped_rr('orders', 30, 20)", 2),
+}
+
+
+@pytest.mark.parametrize("delayed", [False, True], ids=["ready", "delayed"])
+@pytest.mark.parametrize("group", [None, "a"], ids=["alone", "in a group"])
+@pytest.mark.parametrize("read", READS)
+def test_a_client_gets_no_expired_message_but_those_behind_it(pgmq, orders, read, group, delayed):
+    text, number = READS[read]
+    options = {"group": group, "delay": 60 if delayed else 0}
+    expired = late(orders, {"late": False}, {"late": False}, **options)
+    fresh = [orders.send({"late": False}, **options) for _ in range(2)]
+    if delayed:
+        travel(61)
+
+    found = ids(pgmq(text))
+    while len(found) < number and (more := ids(pgmq(text))):
+        found += more
+
+    leases_heads = group and text.startswith("read(")
+    assert found == fresh[: 1 if leases_heads else number]
+    archived = ArchivedMessage.objects.filter(state="EXPIRED").values_list("id", "read_ct")
+    assert set(archived) == {(pk, 0) for pk in expired}
+    [(_, left, *_)] = pgmq("metrics('orders')")
+    assert left == len(fresh) - (len(found) if "pop" in text else 0)

@@ -152,7 +152,7 @@ def test_a_migration_installs_the_schema_and_removes_it(db):
 
 
 def test_the_error_says_what_to_do():
-    assert "DROP EXTENSION pgmq" in str(ForeignSchema())
+    assert "DROP SCHEMA pgmq CASCADE" in str(ForeignSchema())
 
 
 def test_public_functions_run_with_the_callers_rights_and_a_fixed_search_path(manage):

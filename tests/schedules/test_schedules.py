@@ -224,6 +224,33 @@ def test_a_schedule_is_run_beside_its_ticks(orders):
     assert (found.next_run_at, found.last_run_at) == (NOON, None)
 
 
+@pytest.mark.parametrize("until", ["", "started", "done"])
+def test_a_tick_is_skipped_while_a_message_holds_the_schedules_key(orders, until):
+    found = made(interval=DAY, unique_key="report", until=until, missed="all")
+
+    assert due(NOON + DAY) == 1
+    assert due(NOON + 2 * DAY) == 0
+    assert found.run() == Message.objects.get().pk
+    orders.archive(orders.read())
+
+    assert due(NOON + 3 * DAY) == (0 if until == "" else 1)
+
+
+def test_the_messages_of_a_schedule_expire(orders, declarations):
+    schedule(every=DAY, expires=60)(consumer("orders")(report))
+    schedules.synchronize("default")
+    found = Schedule.objects.get()
+
+    assert due(found.next_run_at) == 1
+    found.run()
+
+    for message in Message.objects.all():
+        left = message.expires_at - message.enqueued_at
+        assert abs(left - dt.timedelta(minutes=1)) < dt.timedelta(seconds=5)
+    assert Message.objects.count() == 2
+    assert schedules.synchronize("default") == 0
+
+
 def test_a_schedule_that_another_process_sends_is_skipped(committed_orders, actor):
     found = made(interval=DAY)
     actor.do(begin)
@@ -255,7 +282,8 @@ def report_again(message: Any) -> None:
 
 
 def test_a_declared_schedule_becomes_a_row(orders, declarations):
-    schedule("0 4 * * *", tz="Europe/Berlin", body={"report": "sales"}, priority=3)(
+    options: Any = {"priority": 3, "unique": "sales", "until": "done"}
+    schedule("0 4 * * *", tz="Europe/Berlin", body={"report": "sales"}, **options)(
         consumer("orders")(report)
     )
 
@@ -266,6 +294,7 @@ def test_a_declared_schedule_becomes_a_row(orders, declarations):
     assert found.name == "tests.schedules.test_schedules.report"
     assert (found.cron, found.time_zone, found.missed) == ("0 4 * * *", "Europe/Berlin", "once")
     assert (found.queue.name, found.body, found.priority) == ("orders", {"report": "sales"}, 3)
+    assert (found.unique_key, found.until) == ("sales", "done")
     assert found.next_run_at > dt.datetime.now(UTC)
 
 
@@ -340,6 +369,10 @@ def test_only_schedules_in_the_databases_of_the_process_are_declared(orders, dec
         ((), {"every": "often"}, "every must be seconds"),
         ((), {"every": 5, "missed": "never"}, "missed is one of"),
         ((), {"every": 5, "priority": 101}, "priority must be"),
+        ((), {"every": 5, "unique": ""}, "unique must be"),
+        ((), {"every": 5, "until": "done"}, "until needs unique="),
+        ((), {"every": 5, "unique": "k", "until": "never"}, "until must be"),
+        ((), {"every": 5, "expires": 0.5}, "expires must be at least a second"),
         ((), {"every": 5, "body": object()}, "body is not JSON"),
         ((), {"every": 5, "args": [1]}, "args and kwargs are a task's"),
     ],
@@ -369,6 +402,19 @@ class TestTasks:
         [message] = LiveMessage.objects.all()
         result = default_task_backend.get_result(str(message.pk))
         assert (result.task, result.args, result.kwargs) == (add, [1], {"two": 2})
+
+    @pytest.mark.parametrize(("given", "seconds"), [(None, 60), (30, 30)])
+    def test_a_scheduled_task_expires_as_it_or_its_schedule_says(
+        self, db, declarations, backend, given, seconds
+    ):
+        from django_pgqueue.tasks import task
+        from tests.tasks.sample import add
+
+        queue("default").create()
+        schedule(every=DAY, args=[1], expires=given)(task(expires=60)(add.func))
+        schedules.synchronize("default")
+
+        assert Schedule.objects.get().expires == dt.timedelta(seconds=seconds)
 
     def test_a_task_has_no_body(self, declarations, backend):
         from tests.tasks.sample import add

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -113,6 +114,21 @@ def test_messages_are_archived_when_their_batch_is_committed(
 
     assert sorted(query.numbers) == list(range(30))
     assert (left(), ArchivedMessage.objects.filter(state="COMPLETED").count()) == (0, 30)
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_expired_messages_are_archived_and_not_consumed(
+    query: Query, send: Callable[..., None], group: str | None
+) -> None:
+    past = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+    send(0, 3, group=group)
+    send(3, 6, group=group, expires=past)
+    send(6, 9, group=group, expires=3600)
+
+    query.run()
+
+    assert sorted(query.numbers) == [0, 1, 2, 6, 7, 8]
+    assert (left(), ArchivedMessage.objects.filter(state="EXPIRED").count()) == (0, 3)
 
 
 def test_stream_goes_on_with_what_was_sent_since(query: Query, send: Callable[..., None]) -> None:

@@ -227,6 +227,25 @@ def test_retried_are_failed_attempts_that_were_tried_again(spark: Any, url: str)
     assert sum(row.retried for row in hours(queue_name="orders")) == 3
 
 
+@pytest.mark.parametrize("in_lake", [False, True])
+def test_expired_messages_have_ended_without_times(
+    spark: Any, url: str, lake: str, in_lake: bool
+) -> None:
+    Message.objects.create_queue("orders")
+    past = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+    Message.objects.send_batch("orders", [1, 2, 3], expires=past)
+    Message.objects.read("orders")
+    if in_lake:
+        wait_for_commits(url)
+        export(spark, url, lake)
+
+    rollup(spark, url, every=True, **({"lake": lake} if in_lake else {}))
+
+    [row] = hours(queue_name="orders")
+    assert (row.sent, row.completed, row.failed, row.retried, row.backlog) == (3, 0, 0, 0, 0)
+    assert (row.wait_p95, row.run_p95, row.busy) == (None, None, 0)
+
+
 def test_dead_letters_count_where_they_came_from(spark: Any, url: str) -> None:
     Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue="dead")

@@ -89,6 +89,18 @@ def test_rows_arrive_with_all_that_a_message_has(spark: Any, url: str, orders: Q
     assert staged(url) == 0
 
 
+def test_rows_may_expire(spark: Any, url: str, orders: Queue) -> None:
+    rows = [("1", 60.0), ("2", None)]
+    save(spark.createDataFrame(rows, "body string, expires double").coalesce(1), url)
+
+    first, never = Message.objects.order_by("pk")
+    assert round((first.expires_at - first.enqueued_at).total_seconds()) == 60
+    assert never.expires_at is None
+    with pytest.raises(Exception, match="expires"):
+        save(spark.createDataFrame([("3", 0.0)], "body string, expires double"), url)
+    assert Message.objects.count() == 2
+
+
 def test_rows_of_several_queues_each_go_to_theirs(spark: Any, url: str, orders: Queue) -> None:
     Message.objects.create_queue("mails")
     frame = spark.range(ROWS).selectExpr(
@@ -207,6 +219,20 @@ def test_key_that_was_sent_before_is_not_sent_again(spark: Any, url: str, orders
 
     assert sent() == [0, 2, 3]
     assert staged(url) == 0
+
+
+@pytest.mark.parametrize(("option", "left"), [("skip", [0]), ("replace", [1])])
+def test_a_key_is_held_until_the_option_until_says(
+    spark: Any, url: str, orders: Queue, option: str, left: list[int]
+) -> None:
+    Message.objects.send("orders", {"id": 0}, unique="a", until="done")
+    frame = spark.createDataFrame([('{"id": 1}', "a")], "body string, unique_key string")
+
+    save(frame, url, until="done", onConflict=option)
+
+    assert [m.body["id"] for m in Message.objects.read("orders", qty=9)] == left
+    save(frame, url, until="done", onConflict=option)
+    assert Message.objects.read("orders") == []
 
 
 def test_unique_key_counts_as_long_as_one_that_was_sent(

@@ -1,4 +1,4 @@
-"""Options in a task's decorator: retry, timeout, group and unique key."""
+"""Options in a task's decorator: retry, timeout, expires, group and unique key."""
 
 from __future__ import annotations
 
@@ -14,13 +14,20 @@ from django.core.management import call_command
 from django.test import override_settings
 
 from django_pgqueue import queue
-from django_pgqueue.errors import HandlerTimeout, InvalidArgument
+from django_pgqueue.errors import HandlerTimeout, InvalidArgument, MessageExpired
 from django_pgqueue.models import LiveMessage, Queue
 from django_pgqueue.retries import Constant, NoRetry
 from django_pgqueue.tasks import PgQueueBackend, PgQueueTask, consuming, task
 from django_pgqueue.tasks.consuming import create_queues
+from django_pgqueue.testing import travel
 from tests.tasks import sample, sample_options
-from tests.tasks.framework import NAME, InvalidTask, TaskResultStatus, default_task_backend
+from tests.tasks.framework import (
+    NAME,
+    InvalidTask,
+    TaskResultStatus,
+    default_task_backend,
+    task_finished,
+)
 from tests.tasks.framework import task as task_of_django
 
 
@@ -70,6 +77,28 @@ def test_a_timeout_of_its_own(committed_backend, work):
     assert other.return_value == 1
 
 
+@pytest.mark.parametrize("many", [False, True], ids=["enqueue", "enqueue_many"])
+def test_a_task_that_expired_is_not_run_and_its_result_says_so(committed_backend, work, many):
+    late = sample.add.using(expires=60)
+    result = late.enqueue_many([[1]])[0] if many else late.enqueue(1)
+    ended: list[tuple[str, str]] = []
+
+    def finish(task_result: Any, **kwargs: Any) -> None:
+        ended.append((task_result.id, task_result.status))
+
+    travel(60)
+    task_finished.connect(finish)
+    try:
+        work()
+    finally:
+        task_finished.disconnect(finish)
+    result.refresh()
+
+    assert ended == [(result.id, TaskResultStatus.FAILED)]
+    assert (result.status, result.attempts) == (TaskResultStatus.FAILED, 0)
+    assert result.errors[0].exception_class is MessageExpired
+
+
 def test_a_group_and_a_unique_are_filled_in(backend):
     first = sample_options.charge.enqueue(7, order_id=3)
     again = sample_options.charge.enqueue(order_id=3, customer_id=7)
@@ -108,16 +137,37 @@ def test_a_key_can_be_given_for_one_call(backend):
     assert sample.noop.enqueue().id != once.enqueue().id
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_a_task_holds_its_key_as_its_options_say(backend, many):
+    each = task(unique="{one}", until="done", on_conflict="replace")(sample.add.func)
+
+    def enqueue(one: int, two: int) -> str:
+        return (each.enqueue_many([[one, two]])[0] if many else each.enqueue(one, two)).id
+
+    first, second = enqueue(1, 2), enqueue(1, 3)
+
+    assert first != second
+    [left] = LiveMessage.objects.all()
+    assert str(left.pk) == second
+    assert default_task_backend.get_result(first).status == TaskResultStatus.FAILED
+    queue("default").read()
+    assert enqueue(1, 4) == second, "what runs is not replaced"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"retry": 3}, "retry must be a strategy"),
         ({"timeout": 0}, "timeout must be more than zero"),
         ({"timeout": "soon"}, "timeout must be seconds"),
+        ({"expires": 0}, "expires must be more than zero"),
         ({"group": 7}, "group must be text"),
         ({"group": "{nobody}"}, "names 'nobody', which is no argument of add: it has one, two"),
         ({"unique": "{}"}, "names 'no', which is no argument"),
         ({"unique": "{one"}, "cannot be filled in"),
+        ({"until": "done"}, "need unique="),
+        ({"unique": "k", "until": "never"}, "until must be"),
+        ({"unique": "k", "max_wait": 5}, "max_wait needs on_conflict"),
         ({"priority": 200}, "priority must be"),
     ],
 )
@@ -156,7 +206,7 @@ def test_a_project_may_have_a_subclass_of_the_task(backend):
         assert isinstance(task(sample.add.func), Own)
 
 
-@pytest.mark.parametrize("option", ["retry", "timeout", "group", "unique"])
+@pytest.mark.parametrize("option", ["retry", "timeout", "expires", "group", "unique"])
 def test_an_option_that_djangos_decorator_refuses_names_ours(db, own_handlers, monkeypatch, option):
     tasks = {
         "default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend"},

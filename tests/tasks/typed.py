@@ -28,7 +28,7 @@ def load(context: TaskContext[Any, Any], url: str) -> int:
 
 assert_type(plain.enqueue(1).return_value, str)
 assert_type(charge.enqueue(7, order_id=8).return_value, str)
-assert_type(charge.using(priority=10, group="vip").enqueue(7).return_value, str)
+assert_type(charge.using(priority=10, expires=60, group="vip").enqueue(7).return_value, str)
 assert_type(load.enqueue("https://example.org").return_value, int)
 assert_type(load.get_result("7").return_value, int)
 for each in charge.enqueue_many([[7], {"customer_id": 7}]):

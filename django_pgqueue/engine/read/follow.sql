@@ -66,10 +66,10 @@ noted AS (
     GROUP BY h.group_key, h.head, h.priority
     ON CONFLICT (queue_id, group_key) DO UPDATE SET followers = excluded.followers
 )
-SELECT NULL::text, t.id, t.read_ct, (extract(epoch FROM t.last_read_at) * 1000000::numeric)::bigint,
+SELECT {read/note}, t.id, t.read_ct, (extract(epoch FROM t.last_read_at) * 1000000::numeric)::bigint,
        m.body, m.headers, t.enqueued_at, t.priority, t.group_key, t.attempts,
        (extract(epoch FROM t.vt) * 1000000::numeric)::bigint,
-       (extract(epoch FROM t.first_read_at) * 1000000::numeric)::bigint
+       (extract(epoch FROM t.first_read_at) * 1000000::numeric)::bigint, {read/expires_at}
 FROM leased t {read/bodies}
 WHERE {leases/unflushed}
 ORDER BY array_position(ARRAY(SELECT id FROM wanted), t.id)

@@ -12,7 +12,7 @@ from typing import Any
 
 from django_pgqueue import arguments
 from django_pgqueue.engine.open_queue import OpenQueue
-from django_pgqueue.engine.read.reading import lease, terms
+from django_pgqueue.engine.read.reading import lease, take_in_time, terms
 from django_pgqueue.engine.rows import Deliveries, Delivery, deliveries
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.types import Receipt
@@ -71,12 +71,13 @@ def group_by_group(queue: OpenQueue, vt: float | dt.timedelta | None, qty: int) 
         [(number,)] = queue.run("read/heads_needed", {"qty": missing})
         # The first read gives a head to groups that lack one.
         heads = lease(queue, vt=vt, qty=number or 1)
-        found.exhausted = [*found.exhausted, *heads.exhausted]
+        found.add_ended(heads)
         if not heads:
             break
         followers = follow(
             queue, _receipts(heads), vt=vt, qty=missing - len(heads), in_rounds=False
         )
+        found.add_ended(followers)
         missing -= len(heads) + len(followers)
         behind: dict[str | None, list[Delivery]] = {}
         for follower in followers:
@@ -88,7 +89,9 @@ def group_by_group(queue: OpenQueue, vt: float | dt.timedelta | None, qty: int) 
 
 def in_rounds(queue: OpenQueue, vt: float | dt.timedelta | None, qty: int) -> Deliveries:
     found = lease(queue, vt=vt, qty=_number(qty))
-    found += follow(queue, _receipts(found), vt=vt, qty=qty - len(found))
+    followers = follow(queue, _receipts(found), vt=vt, qty=qty - len(found))
+    found += followers
+    found.add_ended(followers)
     return found
 
 
@@ -123,7 +126,9 @@ def follow(
         **terms(queue, vt, most, None, max_deliveries, process_id),
         "in_rounds": in_rounds,
     }
-    return Deliveries(deliveries(queue.run("read/follow", params, **names)))
+    taken = Deliveries()
+    take_in_time(queue, taken, deliveries(queue.run("read/follow", params, **names)))
+    return taken
 
 
 def _receipts(heads: Sequence[Delivery]) -> list[Receipt]:

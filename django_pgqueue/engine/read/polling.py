@@ -107,14 +107,13 @@ def _poll(
     deadline = time.monotonic() + _seconds(max_poll_seconds, "max_poll_seconds")
     interval = max(_seconds(poll_interval_ms, "poll_interval_ms") / 1000, 0.001)
     taken = read()
-    exhausted = taken.exhausted
     if taken or qty == 0 or time.monotonic() >= deadline:
         return taken
     with _listening(queue.runner):
         wait = THROTTLE
         while True:
-            taken = read()
-            taken.exhausted = exhausted = [*exhausted, *taken.exhausted]
+            before, taken = taken, read()
+            taken.add_ended(before)
             if taken:
                 break
             remaining = deadline - time.monotonic()

@@ -2,7 +2,8 @@
 --
 -- A row with a note is not a delivery but work for the reader. 'exhausted': a due message without
 -- deliveries left, to be failed. 'blocked': a due message that is not the head of its group
--- (groups/set_back.sql). 'recheck': some groups may lack a head. Their next messages may come
+-- (groups/set_back.sql). 'expired': a message that this read leased too late, to be archived
+-- (settle/expire.sql). 'recheck': some groups may lack a head. Their next messages may come
 -- before the ready ones, so no ready message was leased (groups/promote.sql). An expired batch
 -- lease is unfolded: its messages become rows of deferred, unless they are leased again. P1, P2, P6.
 WITH recheck AS MATERIALIZED (
@@ -113,22 +114,23 @@ taken AS (
     UNION ALL
     SELECT * FROM again
 )
-SELECT NULL::text, t.id, t.read_ct,
+SELECT {read/note}, t.id, t.read_ct,
        (extract(epoch FROM statement_timestamp()) * 1000000::numeric)::bigint,
        m.body, m.headers, t.enqueued_at, t.priority, t.group_key, t.attempts,
        (extract(epoch FROM t.vt) * 1000000::numeric)::bigint,
-       (extract(epoch FROM t.first_read_at) * 1000000::numeric)::bigint, m.scheduled_at
+       (extract(epoch FROM t.first_read_at) * 1000000::numeric)::bigint, {read/expires_at},
+       m.scheduled_at
 FROM taken t {read/bodies}
 WHERE {leases/unflushed}
 UNION ALL
 SELECT CASE WHEN blocked THEN 'blocked' ELSE 'exhausted' END, id, read_ct,
        (extract(epoch FROM last_read_at) * 1000000::numeric)::bigint,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM due WHERE exhausted OR blocked
 UNION ALL
 SELECT 'exhausted', id, 1, (extract(epoch FROM read_at) * 1000000::numeric)::bigint,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM unfolded WHERE chosen AND exhausted
 UNION ALL
-SELECT 'recheck', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT 'recheck', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM recheck

@@ -31,8 +31,9 @@ WITH taken AS (
     RETURNING id, enqueued_at, priority, group_key
 ),
 {leased}
-SELECT NULL::text, t.id, 1, now.us, m.body, m.headers, t.enqueued_at, t.priority, t.group_key, 0,
-       now.us + (SELECT (extract(epoch FROM %(vt)s::interval) * 1000000::numeric)::bigint), now.us
+SELECT {read/note}, t.id, 1, now.us, m.body, m.headers, t.enqueued_at, t.priority, t.group_key, 0,
+       now.us + (SELECT (extract(epoch FROM %(vt)s::interval) * 1000000::numeric)::bigint), now.us,
+       {read/expires_at}
 FROM (SELECT (extract(epoch FROM statement_timestamp()) * 1000000::numeric)::bigint AS us) now
 CROSS JOIN taken t {read/bodies}
 WHERE {leases/unflushed}

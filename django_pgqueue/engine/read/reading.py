@@ -12,13 +12,25 @@ from django_pgqueue.engine.groups.heads import promote, set_back
 from django_pgqueue.engine.leases.batches import BATCH_FROM, in_batches
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.read.positions import Position, position_in
-from django_pgqueue.engine.rows import BLOCKED, EXHAUSTED, RECHECK, Deliveries, Delivery, deliveries
-from django_pgqueue.engine.settle.outcomes import end_exhausted
+from django_pgqueue.engine.rows import (
+    BLOCKED,
+    EXHAUSTED,
+    EXPIRED,
+    RECHECK,
+    Deliveries,
+    Delivery,
+    deliveries,
+)
+from django_pgqueue.engine.settle.outcomes import (
+    end_exhausted,
+    end_expired,
+    end_next_expired,
+)
 from django_pgqueue.engine.settle.settling import delete
 from django_pgqueue.engine.statements import Part
 from django_pgqueue.types import Receipt
 
-__all__ = ["drained", "lease", "next_due", "peek", "pop", "read", "terms"]
+__all__ = ["drained", "lease", "next_due", "peek", "pop", "read", "take_in_time", "terms"]
 
 
 def read(
@@ -33,7 +45,8 @@ def read(
 
     Messages that are due again (their lease expired or their delay is over) are taken first, then
     new ones. The list is in order of priority, highest first, then id. Only the head of a FIFO
-    group is taken. A message without deliveries left is dead-lettered instead.
+    group is taken. A message without deliveries left is dead-lettered instead, and one that has
+    expired is archived as EXPIRED.
 
     A lease only holds once it is committed, so a read inside the caller's ``atomic()`` is refused.
     ``in_transaction=True`` allows it: the message stays locked while this transaction processes it,
@@ -77,7 +90,8 @@ def lease(
         names: values of placeholders in the statement's text. ``message=`` is the table that bodies
             are read from, instead of the queue's own.
 
-    The list's ``exhausted`` has the receipts of messages that were dead-lettered instead.
+    The list's ``exhausted`` has the receipts of messages that were dead-lettered instead, its
+    ``expired`` the ids of those that were archived as EXPIRED.
 
     Raises InvalidArgument.
     """
@@ -130,8 +144,9 @@ def _take(
         leased = Part("read/lease_batch" if batched else "read/lease_each")
         text = queue.text("read/read_ready", leased=leased, **names)
         rows = queue.runner.run(text, {**params, **bounds, "batched": batched})
-        taken += in_batches(rows) if batched else deliveries(rows)
-        position.advance(bounds, qty, taken, began)
+        found = in_batches(rows) if batched else deliveries(rows)
+        position.advance(bounds, qty, found, began)
+        take_in_time(queue, taken, found)
 
     any_body = "true" if params["conditional"] is None else "false"
     heed, rechecks_left = True, False
@@ -142,10 +157,12 @@ def _take(
         found = deliveries(queue.runner.run(text, values))
         if position is not None and left is not None:
             position.begin(left, found)
-        taken += [delivery for delivery in found if delivery.note is None]
-        ended, again = _put_right(queue, found)
-        if ended:
-            taken.exhausted = [*taken.exhausted, *ended]
+        late = take_in_time(queue, taken, found)
+        if late and late == len(found):
+            taken.expired += end_next_expired(queue, params["max_deliveries"])
+        ended, moved = _put_right(queue, found)
+        taken.exhausted += ended
+        again = bool(late or ended or moved)
         if any(delivery.note == RECHECK for delivery in found):
             # Ignores the remaining rechecks, so that ready messages are read despite locked groups.
             rechecks_left, heed, again = promote(queue, qty, alone=alone), False, True
@@ -155,6 +172,18 @@ def _take(
             break
     taken.sort(key=_order)
     return taken
+
+
+def take_in_time(queue: OpenQueue, taken: Deliveries, found: Sequence[Delivery]) -> int:
+    """Append the deliveries of a read, and archive the messages that it leased too late.
+
+    Returns how many were too late.
+    """
+    taken += [delivery for delivery in found if delivery.note is None]
+    late = [delivery.receipt for delivery in found if delivery.note == EXPIRED]
+    if late:
+        taken.expired += end_expired(queue, late)
+    return len(late)
 
 
 def _position(queue: OpenQueue, params: dict[str, Any]) -> Position | None:
@@ -167,19 +196,22 @@ def _position(queue: OpenQueue, params: dict[str, Any]) -> Position | None:
 def _put_right(queue: OpenQueue, found: Sequence[Delivery]) -> tuple[list[Receipt], bool]:
     """Dead-letter the exhausted messages and set back the blocked ones.
 
-    Returns the receipts of the exhausted ones, and whether another read may find more messages.
+    Returns the receipts of the exhausted ones, and whether any were set back.
     """
     exhausted = [delivery.receipt for delivery in found if delivery.note == EXHAUSTED]
     if exhausted:
         end_exhausted(queue, exhausted)
     moved = any(delivery.note == BLOCKED for delivery in found) and set_back(queue)
-    return exhausted, bool(exhausted or moved)
+    return exhausted, moved
 
 
 def peek(
     queue: OpenQueue, *, qty: int | None = 1, conditional: dict[str, Any] | None = None
 ) -> list[Delivery]:
     """Return the messages that a read would find. Nothing is leased or counted.
+
+    Among them are messages that have expired, as their ``expires_at`` says: the next read archives
+    them.
 
     ``qty`` and ``conditional`` are as for :func:`read`.
 

@@ -10,7 +10,7 @@ from django_pgqueue import arguments
 from django_pgqueue.engine.leases.batches import open_ended
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.errors import InvalidArgument, PgQueueError, QueueNotFound, UntrustedSource
-from django_pgqueue.types import State
+from django_pgqueue.types import ENDS, State
 
 __all__ = ["redrive", "replay"]
 
@@ -32,7 +32,8 @@ def redrive(
 ) -> int:
     """Send dead letters back, each to its source queue. Returns how many.
 
-    They keep their ids and their header ``x-dead-letter``; deliveries are counted from zero.
+    They keep their ids and their header ``x-dead-letter``; deliveries are counted from zero, and
+    they do not expire any more.
     Messages that are in flight stay, and so do those without a source queue, unless ``to`` is
     given. The source in a header is trusted if every role that may write to the dead-letter queue
     may also send to the source queue.
@@ -144,11 +145,11 @@ def replay(
 ) -> int:
     """Send archived messages again, to their queue or another. Returns how many.
 
-    They are new messages with new ids; the header ``x-replay-of`` has the old id. The archive does
-    not change.
+    They are new messages with new ids, which do not expire; the header ``x-replay-of`` has the old
+    id. The archive does not change.
 
     Arguments:
-        state: only COMPLETED, FAILED or CANCELLED messages.
+        state: only COMPLETED, FAILED, CANCELLED, REPLACED or EXPIRED messages.
         to, ids, conditional, rate, progress: as for :func:`redrive`.
 
     >>> queue("orders").replay(state=State.FAILED)
@@ -157,9 +158,8 @@ def replay(
     Raises QueueNotFound, InvalidArgument.
     """
     target = queue if to is None else queue.find(to)
-    ends = (State.COMPLETED, State.FAILED, State.CANCELLED)
-    if state is not None and str(state) not in map(str, ends):
-        raise InvalidArgument(f"state must be COMPLETED, FAILED, CANCELLED or None, not {state!r}")
+    if state is not None and str(state) not in map(str, ENDS):
+        raise InvalidArgument(f"state must be {', '.join(ENDS)} or None, not {state!r}")
     # Stops at the highest id now: excludes messages that are replayed and archived meanwhile.
     [(last,)] = queue.run("redrive/last_id")
     params = {

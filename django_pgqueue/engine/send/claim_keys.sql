@@ -1,4 +1,8 @@
--- Claim the unique keys of a batch. Returns an id for each message, and whether it is new.
-SELECT id, is_new, coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval)::text
-FROM pgqueue_claim_keys({queue_id}, %(unique_keys)s::text[], %(window)s)
+-- Claim the unique keys of a batch: an id for each message, what happened if another message held its
+-- key, and the time until which it is delayed.
+SELECT id, conflict, least(
+           coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval), latest)::text
+FROM pgqueue_claim_keys(
+    {queue_id}, %(unique_keys)s::text[], %(priorities)s::smallint[], %(groups)s::text[], %(kind)s,
+    %(window)s, %(on_conflict)s, %(max_wait)s)
 ORDER BY place

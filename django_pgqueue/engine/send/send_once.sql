@@ -1,12 +1,18 @@
--- Insert a message unless its unique key is taken. Returns the id of the key's message.
+-- Insert a message unless its unique key is held. Returns the id of the message that has the key, and
+-- what happened if another one held it.
 WITH claimed AS MATERIALIZED (
-    SELECT id, is_new FROM pgqueue_claim_keys({queue_id}, ARRAY[%(unique_key)s::text], %(window)s)
+    SELECT id, conflict, latest
+    FROM pgqueue_claim_keys(
+        {queue_id}, ARRAY[%(unique)s::text], ARRAY[%(priority)s::smallint], ARRAY[%(group)s::text],
+        %(kind)s, %(window)s, %(on_conflict)s, %(max_wait)s)
 ),
 sent AS (
-    INSERT INTO {message} (id, queue_id, scheduled_at, priority, group_key, unique_key, headers, body)
+    INSERT INTO {message} (id, queue_id, scheduled_at, {expires_at}priority, group_key, unique_key,
+                           headers, body)
     SELECT id, {queue_id},
-           coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval),
-           %(priority)s, %(group)s::text, %(unique_key)s::text, %(headers)s::jsonb, %(body)s::jsonb
-    FROM claimed WHERE is_new
+           least(coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval), latest),
+           {expires}%(priority)s, %(group)s::text, %(unique)s::text, %(headers)s::jsonb,
+           %(body)s::jsonb
+    FROM claimed WHERE conflict IS DISTINCT FROM 'skipped'
 )
-SELECT id FROM claimed
+SELECT id, conflict FROM claimed

@@ -10,16 +10,17 @@ from typing import Any
 
 from django_pgqueue import arguments
 from django_pgqueue.engine.open_queue import OpenQueue
-from django_pgqueue.engine.statements import render
+from django_pgqueue.engine.send.once import claim
+from django_pgqueue.engine.statements import Part, render
 from django_pgqueue.errors import InvalidArgument
-from django_pgqueue.types import Delay
+from django_pgqueue.types import Delay, OnConflict, Sent, Until
 
-__all__ = ["listed", "send", "send_batch", "window"]
+__all__ = ["listed", "send", "send_batch"]
 
 # Characters that COPY's text format escapes.
 _COPY_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
-#: How long a unique key counts if the queue has no setting for it.
-UNIQUE_WINDOW = dt.timedelta(minutes=5)
+#: Placeholders of a send with ``expires``. Sends without render the statement without the column.
+_EXPIRING = {"expires_at": "expires_at, ", "expires": Part("send/expires")}
 
 _COPY_BLOCK = 100
 
@@ -33,9 +34,13 @@ def send(
     *,
     headers: dict[str, Any] | None = None,
     delay: Delay | None = 0,
+    expires: Delay | None = None,
     priority: int = 0,
     group: str | None = None,
     unique: str | None = None,
+    until: Until | None = None,
+    on_conflict: OnConflict = "skip",
+    max_wait: float | dt.timedelta | None = None,
 ) -> int:
     """Send one message and return its id.
 
@@ -46,10 +51,21 @@ def send(
         headers: a dict of such values, or None.
         delay: hides the message for that many seconds (number or timedelta), or until an aware
             datetime.
+        expires: archives the message as EXPIRED, unhandled, if it is not delivered within that many
+            seconds from now (number or timedelta), or before an aware datetime; None: never.
         priority: from -100 to 100; higher is read first.
         group: the FIFO group, text of 1 to 255 characters; None: none.
-        unique: text of 1 to 255 characters; within the queue's unique window only the first send
-            with this key adds a message; later sends return its id.
+        unique: text of 1 to 255 characters. While a message holds this key, a send adds no second
+            one. The result is then a :class:`~django_pgqueue.types.Sent`, which says what happened.
+        until: how long the message holds the key: until its first delivery (``"started"``), until
+            it has left the queue (``"done"``), or for seconds or a timedelta. None: the queue's
+            ``unique_window``; ``"started"`` if ``on_conflict`` is given.
+        on_conflict: what a send does if a message holds the key. ``"skip"`` returns its id.
+            ``"replace"`` sends the new message in its place, if it is waiting. ``"delay"`` does the
+            same, so that ``delay`` begins anew. A message in flight is not replaced: with ``until``
+            ``"started"`` the new one is sent beside it, otherwise skipped.
+        max_wait: with ``"delay"``, the time in seconds or as a timedelta after the first send at
+            which the message is readable at the latest. None: there is no limit.
 
     >>> queue("orders").send({"order": 7}, delay=60)
     1
@@ -62,13 +78,16 @@ def send(
         "priority": arguments.priority(priority),
         "group": arguments.key(group, "group"),
         **arguments.moment(delay),
+        **(expiry := arguments.expiry(expires)),
     }
-    key = arguments.key(unique, "unique")
-    if key is None:
-        [(pk,)] = queue.runner.run(queue.text("send/send"), params)
-    else:
-        [(pk,)] = queue.run("send/send_once", {**params, "unique_key": key, **window(queue)})
-    return int(pk)
+    names = _EXPIRING if expiry else {}
+    if unique is None and until is None and on_conflict == "skip" and max_wait is None:
+        [(pk,)] = queue.runner.run(queue.text("send/send", **names), params)
+        return int(pk)
+    claimed = claim(queue.unique_window, unique, until, on_conflict, delay, max_wait)
+    params["unique"] = arguments.key(unique, "unique")
+    [(pk, conflict)] = queue.run("send/send_once", {**params, **claimed}, **names)
+    return Sent.of(pk, conflict)
 
 
 def send_batch(
@@ -77,9 +96,13 @@ def send_batch(
     *,
     headers: Sequence[dict[str, Any] | None] | dict[str, Any] | None = None,
     delay: Delay | None = 0,
+    expires: Delay | None = None,
     priority: int = 0,
     group: Sequence[str | None] | str | None = None,
     unique: Sequence[str | None] | None = None,
+    until: Until | None = None,
+    on_conflict: OnConflict = "skip",
+    max_wait: float | dt.timedelta | None = None,
 ) -> list[int]:
     """Send many messages at once, all or none, and return their ids in the same order.
 
@@ -88,8 +111,9 @@ def send_batch(
     Arguments:
         bodies: a list with the body of each message, at least one.
         headers, group: one for all, or a list with one for each body.
-        delay, priority: one for all, as for :func:`send`.
-        unique: a list with a key for each body.
+        unique: a list with one for each body. Of bodies with the same key, ``"skip"`` sends the
+            first, and the others send the last.
+        delay, expires, priority, until, on_conflict, max_wait: one for all, as for :func:`send`.
 
     >>> queue("orders").send_batch([{"order": 7}, {"order": 8}])
     [1, 2]
@@ -106,7 +130,16 @@ def send_batch(
             unique, (), count, "unique", partial(arguments.key, name="unique")
         ),
     }
-    params = {"priority": arguments.priority(priority), **arguments.moment(delay)}
+    params = {
+        "priority": arguments.priority(priority),
+        **arguments.moment(delay),
+        **arguments.expiry(expires),
+    }
+    if unique is not None or until is not None or on_conflict != "skip" or max_wait is not None:
+        claimed = claim(queue.unique_window, unique, until, on_conflict, delay, max_wait)
+        if not _all_none(columns["unique_keys"]):
+            columns["bodies"] = [arguments.json_text(body) for body in bodies]
+            return _copy_once(queue, columns, {**params, **claimed})
     return _write(queue, bodies, columns, params)
 
 
@@ -124,9 +157,6 @@ def _write(
     queue: OpenQueue, bodies: list[Any], columns: dict[str, list[Any]], params: dict[str, Any]
 ) -> list[int]:
     """Insert the messages by one statement, or by COPY."""
-    if not _all_none(columns["unique_keys"]):
-        columns["bodies"] = [arguments.json_text(body) for body in bodies]
-        return _copy_once(queue, columns, params)
     if len(bodies) < queue.runner.settings.COPY_THRESHOLD:
         array = str(arguments.json_text(bodies))
         if len(array) < _LONGEST_ARRAY:
@@ -137,7 +167,8 @@ def _write(
                 "headers": _json_array(columns["headers"]),
                 "group": None if _all_none(groups) else groups,
             }
-            return sorted(pk for (pk,) in queue.run("send/send_batch", values))
+            names = _EXPIRING if "expires_at" in params else {}
+            return sorted(pk for (pk,) in queue.run("send/send_batch", values, **names))
     return _copy(queue, bodies, columns, params)
 
 
@@ -149,37 +180,45 @@ def _copy(
         ids, moments = zip(*reserved, strict=True)
         # An invalid body ends the COPY, which rolls back the rows before it.
         texts = map(arguments.json_text, bodies)
-        _copy_rows(queue, ids, moments[0], {**columns, "bodies": texts}, params)
+        columns |= {"scheduled_ats": list(moments)}
+        _copy_rows(queue, ids, {**columns, "bodies": texts}, params)
     return list(ids)
 
 
 def _copy_once(
     queue: OpenQueue, columns: dict[str, list[Any]], params: dict[str, Any]
 ) -> list[int]:
-    """COPY the messages whose unique key is new. Returns an id for each body."""
+    """COPY the messages that claim their unique keys. Returns the ids of all."""
+    keys = columns["unique_keys"]
+    given = {
+        "unique_keys": keys,
+        "groups": columns["groups"],
+        "priorities": [params["priority"]] * len(keys),
+    }
     with queue.transaction():
-        keys = {"unique_keys": columns["unique_keys"], **window(queue)}
-        claimed = queue.run("send/claim_keys", {**params, **keys})
-        ids, is_new, moments = zip(*claimed, strict=True)
-        if any(is_new):
-            fresh = {name: list(compress(values, is_new)) for name, values in columns.items()}
-            _copy_rows(queue, list(compress(ids, is_new)), moments[0], fresh, params)
-    return list(ids)
+        claimed = queue.run("send/claim_keys", {**params, **given})
+        ids, conflicts, moments = zip(*claimed, strict=True)
+        is_sent = [conflict != "skipped" for conflict in conflicts]
+        if any(is_sent):
+            columns |= {"scheduled_ats": list(moments)}
+            sent = {name: list(compress(values, is_sent)) for name, values in columns.items()}
+            _copy_rows(queue, list(compress(ids, is_sent)), sent, params)
+    return list(map(Sent.of, ids, conflicts))
 
 
 def _copy_rows(
     queue: OpenQueue,
     ids: Sequence[int],
-    scheduled_at: str | None,
     columns: Mapping[str, Iterable[Any]],
     params: dict[str, Any],
 ) -> None:
     fixed = {"queue_id": str(queue.id), "priority": str(params["priority"])}
-    if scheduled_at is not None:
-        fixed["scheduled_at"] = scheduled_at
+    if "expires_at" in params:
+        [(fixed["expires_at"],)] = queue.run("send/expiry", params)
     start = "\t".join(fixed.values())
     listed = {
         "id": (f"{start}\t{pk}" for pk in ids),
+        "scheduled_at": _fields(columns["scheduled_ats"], str),
         "group_key": _fields(columns["groups"], _escaped),
         "unique_key": _fields(columns["unique_keys"], _escaped),
         "headers": _fields(columns["headers"], _escaped_json),
@@ -194,11 +233,6 @@ def _copy_rows(
         # The server inserts one block while the next is formatted.
         while block := "\n".join(islice(rows, _COPY_BLOCK)):
             copy.write(f"{block}\n")
-
-
-def window(queue: OpenQueue) -> dict[str, Any]:
-    """Return the parameter that holds the queue's unique window."""
-    return {"window": queue.unique_window or UNIQUE_WINDOW}
 
 
 def _one_each(

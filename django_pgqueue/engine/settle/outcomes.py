@@ -17,7 +17,19 @@ from django_pgqueue.engine.settle.settling import by_receipts
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.types import Receipt, Settled
 
-__all__ = ["complete", "end_exhausted", "fail", "release", "retry", "settle"]
+__all__ = [
+    "complete",
+    "end_exhausted",
+    "end_expired",
+    "end_next_expired",
+    "fail",
+    "release",
+    "retry",
+    "settle",
+]
+
+#: How many due, ready and waiting messages are looked at when a read finds only expired ones.
+EXPIRED_BATCH = 1000
 
 
 def complete(
@@ -133,6 +145,17 @@ def fail(
 def end_exhausted(queue: OpenQueue, receipts: Sequence[Receipt]) -> None:
     """Fail messages without deliveries left; their last error is stored."""
     _fail(queue, receipts, {"errors": {}}, "max_deliveries", False)
+
+
+def end_expired(queue: OpenQueue, receipts: Sequence[Receipt]) -> list[int]:
+    """Archive messages that a read leased too late as EXPIRED. Returns the ids of the archived."""
+    return by_receipts(queue, "expire", receipts, {})
+
+
+def end_next_expired(queue: OpenQueue, max_deliveries: int) -> list[int]:
+    """Archive the expired messages that the next reads would find. Returns their ids."""
+    params = {"batch": EXPIRED_BATCH, "max_deliveries": max_deliveries}
+    return [pk for (pk,) in queue.run("settle/expire_next", params)]
 
 
 def _fail(

@@ -15,7 +15,7 @@ from django_pgqueue.models.bound import bound_to
 from django_pgqueue.wording import age
 
 COLUMNS = {
-    **dict.fromkeys(("id", "age", "read", "priority"), ">"),
+    **dict.fromkeys(("id", "age", "read", "priority", "expires"), ">"),
     **dict.fromkeys(("group", "headers", "body"), "<"),
 }
 
@@ -44,11 +44,13 @@ class Command(QueueCommand):
 
 
 def _row(message: Message) -> list[str]:
+    expires = message.expires_at
     return [
         str(message.id),
         age((timezone.now() - message.enqueued_at).total_seconds()),
         str(message.read_ct),
         str(message.priority),
+        "" if expires is None else age((expires - timezone.now()).total_seconds()),
         message.group_key or "",
         "" if message.headers is None else json.dumps(message.headers, ensure_ascii=False),
         json.dumps(message.body, ensure_ascii=False),
@@ -58,4 +60,5 @@ def _row(message: Message) -> list[str]:
 def _facts(message: Message) -> dict[str, Any]:
     names = ("id", "read_ct", "attempts", "priority", "group", "headers", "body")
     facts = {name: getattr(message, name) for name in names}
-    return {**facts, "enqueued_at": message.enqueued_at.isoformat()}
+    expires = message.expires_at and message.expires_at.isoformat()
+    return {**facts, "enqueued_at": message.enqueued_at.isoformat(), "expires_at": expires}

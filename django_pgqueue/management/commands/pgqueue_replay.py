@@ -10,7 +10,7 @@ from django_pgqueue.management.base import QueueCommand, add_conditional, counte
 from django_pgqueue.management.jobs import add_job_arguments, run_job
 from django_pgqueue.models import Message
 from django_pgqueue.models.bound import bound_to
-from django_pgqueue.types import State
+from django_pgqueue.types import ENDS
 
 
 class Command(QueueCommand):
@@ -22,7 +22,7 @@ class Command(QueueCommand):
         archive = parser.add_argument_group("from the archive")
         archive.add_argument(
             "--state",
-            choices=[str(s) for s in (State.COMPLETED, State.FAILED, State.CANCELLED)],
+            choices=[str(state) for state in ENDS],
             help="only these",
         )
         archive.add_argument("--ids", type=int, nargs="+", metavar="ID", help="only these messages")

@@ -47,6 +47,9 @@ class Command(QueueCommand):
             "--delay", type=duration, default=0, metavar="TIME", help="hidden so long, as 30 or 2h"
         )
         parser.add_argument(
+            "--expires", type=duration, metavar="TIME", help="not handled later, as 30 or 2h"
+        )
+        parser.add_argument(
             "--priority", type=int, default=0, metavar="N", help="-100 to 100, higher first"
         )
         parser.add_argument("--group", help="the FIFO group of every message")
@@ -128,7 +131,7 @@ class Command(QueueCommand):
 
 
 def _envelope(options: dict[str, Any]) -> dict[str, Any]:
-    return {key: options[key] for key in ("headers", "delay", "priority", "group")}
+    return {key: options[key] for key in ("headers", "delay", "expires", "priority", "group")}
 
 
 def _size(stream: BinaryIO) -> int | None:

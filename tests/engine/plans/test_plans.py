@@ -19,6 +19,7 @@ from django.db import connections, transaction
 from django_pgqueue.engine.leases.batches import in_batches
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.settle import settling
+from django_pgqueue.engine.settle.outcomes import end_expired
 from django_pgqueue.engine.statements import Part
 from django_pgqueue.models import BoundQueue, Message, Queue
 from django_pgqueue.types import Receipt
@@ -293,6 +294,17 @@ def opened(queue: BoundQueue) -> OpenQueue:
     return Message.objects.resolve(queue.name, USING).opened
 
 
+def let_some_expire(queue: BoundQueue) -> None:
+    run(
+        "UPDATE pgqueue_message SET expires_at = statement_timestamp() WHERE id = ANY(%s)",
+        some_ids(queue),
+    )
+
+
+def expire_next(queue: BoundQueue, _: None) -> list[Any]:
+    return opened(queue).run("settle/expire_next", {"batch": QTY, "max_deliveries": 20})
+
+
 def read_as_a_batch(queue: BoundQueue) -> list[Message]:
     """Messages with a shared lease; if all messages are due, they were leased before."""
     rows = read_behind_the_position(queue, some_ready(queue)[0] - 1, batched=True)
@@ -304,6 +316,7 @@ OPERATIONS: dict[str, tuple[Callable[[BoundQueue], Any], Callable[[BoundQueue, A
     "send": (lambda q: None, lambda q, _: q.send(1)),
     "send_batch": (lambda q: None, lambda q, _: q.send_batch([1] * QTY)),
     "send_delayed": (lambda q: None, lambda q, _: q.send_batch([1] * QTY, delay=60)),
+    "send_that_expires": (lambda q: None, lambda q, _: q.send_batch([1] * QTY, expires=60)),
     "read": (lambda q: None, lambda q, _: q.read(qty=QTY, in_transaction=True)),
     "read_behind_the_position": (lambda q: max(some_ready(q)), read_behind_the_position),
     "read_as_a_batch": (
@@ -339,6 +352,11 @@ OPERATIONS: dict[str, tuple[Callable[[BoundQueue], Any], Callable[[BoundQueue, A
     ),
     "delete": (leased, lambda q, messages: q.delete(messages)),
     "delete_by_id": (some_ids, lambda q, ids: q.delete(ids)),
+    "expire": (
+        leased,
+        lambda q, messages: end_expired(opened(q), [message.receipt for message in messages]),
+    ),
+    "expire_next": (let_some_expire, expire_next),
     "set_vt": (leased, lambda q, messages: q.set_vt(messages, 60)),
     "hold": (
         leased,
@@ -356,8 +374,8 @@ OPERATIONS: dict[str, tuple[Callable[[BoundQueue], Any], Callable[[BoundQueue, A
 }
 
 
-# These return nothing while something is due.
-LOOKING_AHEAD = ("read_behind_the_position", "read_as_a_batch")
+# These return nothing while something is due, or while all messages are in batch leases.
+LOOKING_AHEAD = ("read_behind_the_position", "read_as_a_batch", "expire_next")
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import product
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from django_pgqueue.models import Binding, BoundQueue, Message
 from tests.engine.plans.plans import watched
 
 Sql = Callable[..., list[tuple[Any, ...]]]
+
+EMPTY = "when there was no key"
 
 
 @pytest.fixture
@@ -71,6 +74,23 @@ def begin_all_groups() -> None:
     """Give every group a head, in bigger batches, as reads outside a transaction do."""
     everything = {"batch": 100_000, "groups": 100_000, "alone": True}
     Message.objects.resolve("orders").opened.run("groups/promote", everything)
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+def test_archiving_what_expired_in_groups_costs_its_batch(crowded, sql, analyzed):
+    begin_all_groups()
+    sql("UPDATE pgqueue_message SET expires_at = statement_timestamp()")
+    sql("UPDATE pgqueue_deferred SET vt = statement_timestamp()")
+    if analyzed:
+        sql("ANALYZE pgqueue_ready, pgqueue_waiting, pgqueue_message")
+
+    with watched(connection, generic=True) as plans:
+        opened = Message.objects.resolve("orders").opened
+        ended = opened.run("settle/expire_next", {"batch": 100, "max_deliveries": 20})
+
+    assert len(ended) == 100 + 1 + 100, "heads that are ready and due, and those behind them"
+    for plan in plans:
+        plan.check(rows=1_500, buffers=20_000)
 
 
 @pytest.mark.parametrize("read", ["read", "read_grouped", "read_grouped_rr"])
@@ -242,31 +262,39 @@ def test_dead_lettering_costs_what_dies(dead, sql, analyzed):
         plan.check(rows=1000, buffers=8000)
 
 
-@pytest.mark.parametrize("analyzed", ["never", "when there was no key", "now"])
-@pytest.mark.parametrize("planned", ["now", "when there was no key"])
-def test_a_send_with_a_key_costs_the_same_with_many_keys(db, sql, analyzed, planned):
+@pytest.mark.parametrize(
+    ("analyzed", "planned", "until"),
+    [
+        *product(["never", EMPTY, "now"], ["now", EMPTY], [None]),
+        *product(["never"], [EMPTY], ["started", "done"]),
+    ],
+)
+def test_a_send_with_a_key_costs_the_same_with_many_keys(db, sql, analyzed, planned, until):
     sql("TRUNCATE pgqueue_claim")
-    if analyzed == "when there was no key":
+    if analyzed == EMPTY:
         sql("ANALYZE pgqueue_claim")
     for name in ("mails", "orders"):
         Message.objects.create_queue(name)
-        if planned == "when there was no key":
+        if planned == EMPTY:
             for n in range(10):  # PL/pgSQL caches a plan from the sixth call on
-                Message.objects.send(name, n, unique=f"early{n}")
+                Message.objects.send(name, n, unique=f"early{n}", until=until)
         keys = [f"k{n}" for n in range(20_000)]
-        Message.objects.send_batch(name, keys, unique=keys)
+        Message.objects.send_batch(name, keys, unique=keys, until=until)
     orders = BoundQueue("orders")
     if analyzed == "now":
         sql("ANALYZE pgqueue_claim")
 
     with watched(connection) as plans:
-        new = orders.send(1, unique="new")
+        new = orders.send(1, unique="new", until=until)
         assert orders.send(1, unique="new") == new
         assert orders.send(1, unique="k7") < new
+        assert orders.send(1, unique="k8", on_conflict="replace") > new
 
     for plan in plans:
         plan.check(rows=10, buffers=150)
 
+    if until is not None:
+        return
     sql("UPDATE pgqueue_claim SET until = statement_timestamp() - interval '1 second'")
     with watched(connection) as plans:
         assert orders.send(1, unique="k7") > new

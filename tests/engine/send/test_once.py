@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 from django.db import transaction
 
-from django_pgqueue.models import BoundQueue, Message
-from tests.actors import begin, call, commit, rollback
+from django_pgqueue import signals
+from django_pgqueue.engine.settle.outcomes import complete as complete_each
+from django_pgqueue.errors import InvalidArgument, MessageCancelled
+from django_pgqueue.models import BoundQueue, Message, Queue
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 
@@ -58,6 +64,31 @@ def test_a_key_is_free_again_after_the_window(db, sql):
     assert second != first
     assert orders.send("four", unique="k") == second
     assert [message.body for message in orders.read(qty=10)] == ["one", "three"]
+
+
+@pytest.mark.parametrize("until", ["started", "done"])
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_message_that_has_expired_holds_no_key_before_a_read_archives_it(
+    orders, sql, until, group
+):
+    first = orders.send("late", unique="k", until=until, expires=60, group=group)
+    assert orders.send("again", unique="k", until=until) == first
+    sql("UPDATE pgqueue_message SET expires_at = statement_timestamp()")
+
+    second = orders.send("in time", unique="k", until=until, group=group)
+
+    assert second != first
+    assert [message.body for message in orders.read(qty=5)] == ["in time"]
+
+
+def test_a_message_in_flight_holds_its_key_though_it_has_expired(orders, sql):
+    first = orders.send("handled", unique="k", until="done", expires=60)
+    [message] = orders.read()
+    sql("UPDATE pgqueue_message SET expires_at = statement_timestamp()")
+
+    assert orders.send("again", unique="k", until="done") == first
+    orders.set_vt(message, 0)
+    assert orders.send("now", unique="k", until="done") != first
 
 
 def test_keys_that_ran_out_are_swept_by_later_sends(orders, sql):
@@ -120,30 +151,279 @@ def test_a_rolled_back_send_frees_its_key(orders):
     assert [message.body for message in orders.read(qty=10)] == ["two"]
 
 
-@pytest.mark.parametrize(("end", "bodies"), [(commit, ["one"]), (rollback, ["two"])])
-@pytest.mark.parametrize("batch", [False, True])
-def test_a_send_at_the_same_time_waits_for_the_first(
-    committed_orders,
-    actors,
-    end,
-    bodies,
-    batch,
-    sql,
-):
-    first, second = actors(2)
-    first.do(begin)
-    first_id = first.do(call, "send", "orders", "one", unique="k")
-    future = (
-        second.start(call, "send_batch", "orders", ["two"], unique=["k"])
-        if batch
-        else second.start(call, "send", "orders", "two", unique="k")
-    )
-    while not sql("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
-        assert not future.done()
+# Until its message started, or is done
 
-    first.do(end)
+ENDS: dict[str, Callable[[Any, Any], Any]] = {
+    "ack": lambda orders, m: orders.archive(m),
+    "reject": lambda orders, m: m.reject("no"),
+    "cancel": lambda orders, m: orders.cancel(m.id),
+    "delete": lambda orders, m: orders.delete(m),
+    "purge": lambda orders, m: orders.purge(),
+    "erase": lambda orders, m: orders.model.objects.filter(pk=m.id).delete(),
+    "complete a batch": lambda orders, m: complete(orders, m),
+}
 
-    result = future.result(timeout=20)
-    second_id = result[0] if batch else result
-    assert (second_id == first_id) is (end is commit)
-    assert [message.body for message in committed_orders.read(qty=10)] == bodies
+
+def complete(orders: Any, message: Any) -> None:
+    complete_each(Queue.objects.resolve("orders").opened, [message.receipt])
+
+
+def delivered(orders: Any) -> Any:
+    [message] = orders.read()
+    return message
+
+
+def claimed_again(orders: Any, **options: Any) -> bool:
+    return orders.send("again", unique="k", **options).conflict is None
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("dead_letters", [False, True])
+def test_a_key_is_held_until_its_message_is_done(db, end, dead_letters):
+    Message.objects.create_queue("dead")
+    Message.objects.create_queue("orders", dead_letter_queue="dead" if dead_letters else None)
+    orders = BoundQueue("orders")
+    first = orders.send("first", unique="k", until="done")
+    assert orders.send("again", unique="k", until="done") == first
+    message = delivered(orders)
+    assert not claimed_again(orders, until="done")
+    message.nack(delay=0)
+    assert not claimed_again(orders, until="done")
+    message = delivered(orders)
+
+    end(orders, message)
+
+    assert claimed_again(orders, until="done")
+    assert not claimed_again(orders, until="done")
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+@pytest.mark.parametrize("delay", [0, 60])
+@pytest.mark.parametrize("until", ["started", "done"])
+def test_a_message_holds_its_key_wherever_it_waits(orders, until, delay, group):
+    orders.send("before", group=group)
+    orders.send("first", unique="k", until=until, delay=delay, group=group)
+
+    assert not claimed_again(orders)
+
+
+@pytest.mark.parametrize("qty", [1, 200])
+def test_a_key_is_held_until_the_first_delivery(orders, qty):
+    others = orders.send_batch(list(range(qty - 1))) if qty > 1 else []
+    first = orders.send("first", unique="k", until="started")
+    assert not claimed_again(orders, until="started")
+
+    read = orders.read(qty=qty)
+
+    assert [m.id for m in read] == [*others, first]
+    for message in read:
+        message.nack(delay=0)
+    assert claimed_again(orders, until="started")
+    assert not claimed_again(orders, until="started")
+
+
+def test_a_key_is_held_while_its_message_has_a_batch_lease(committed_orders, sql):
+    orders = committed_orders
+    orders.send_batch(range(100), unique=[*[None] * 20, "k", *[None] * 79], until="done")
+    orders.archive(orders.read(qty=20))
+    messages = orders.read(qty=20)
+    assert sql("SELECT count(*) FROM pgqueue_lease") == [(1,)]
+    assert not claimed_again(orders, until="done")
+
+    orders.archive(messages[1:])
+    assert not claimed_again(orders, until="done")
+    orders.archive(messages[0])
+
+    assert claimed_again(orders, until="done")
+
+
+def test_a_length_of_time_takes_the_place_of_the_queues_window(orders, sql):
+    orders.send("first", unique="k", until=dt.timedelta(hours=1))
+
+    assert sql("SELECT until - first_at FROM pgqueue_claim") == [(dt.timedelta(hours=1),)]
+
+
+def test_the_message_that_holds_a_key_says_until_when(orders):
+    orders.send("first", unique="k", until="done")
+    message = delivered(orders)
+
+    assert not claimed_again(orders, until="started")
+    orders.archive(message)
+    assert claimed_again(orders, until="started")
+
+
+# Replace, delay
+
+
+@contextmanager
+def announced() -> Iterator[list[list[int]]]:
+    """Collects the ids that the signal messages_sent has."""
+    found: list[list[int]] = []
+
+    def collect(sender: str, ids: list[int], **kwargs: Any) -> None:
+        found.append(ids)
+
+    signals.messages_sent.connect(collect)
+    yield found
+    signals.messages_sent.disconnect(collect)
+
+
+def bodies(orders: Any) -> list[Any]:
+    return [message.body for message in orders.read(qty=99)]
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+@pytest.mark.parametrize("delay", [0, 60])
+@pytest.mark.parametrize("until", ["started", "done", 60])
+def test_a_waiting_message_is_replaced(orders, until, delay, group, sql):
+    options = {"unique": "k", "until": until, "group": group, "on_conflict": "replace"}
+    before = orders.send("before", group=group)
+    first = orders.send("first", delay=delay, **options)
+
+    second = orders.send("second", **options)
+
+    assert (first.conflict, second.conflict) == (None, "replaced")
+    assert not claimed_again(orders)
+    orders.archive(orders.read(qty=1))
+    assert bodies(orders) == ["second"]
+    assert sql("SELECT id, state, error FROM pgqueue_archive ORDER BY id") == [
+        (before, "COMPLETED", None),
+        (first, "REPLACED", f"replaced by message {second}"),
+    ]
+
+
+def test_only_messages_that_were_written_are_announced(orders):
+    with announced() as ids:
+        first = orders.send(1, unique="a", until="done")
+        orders.send(2, unique="a")
+        sent = orders.send_batch([3, 4, 5], unique=["a", "b", "b"])
+
+    assert ids == [[first], [sent[1]]]
+
+
+def test_a_published_message_claims_a_key_in_each_queue(orders):
+    Message.objects.create_queue("mails").bindings.create(pattern="#")
+    Queue.objects.get(name="orders").bindings.create(pattern="#")
+    publish = partial(Message.objects.publish, "new", unique="k", until="done")
+    first = publish(1)
+    orders.archive(orders.read())
+
+    again = publish(2)
+
+    assert {name: sent.conflict for name, sent in again.items()} == {
+        "mails": "skipped",
+        "orders": None,
+    }
+    replaced = Message.objects.publish_batch("new", [3], unique=["k"], on_conflict="replace")
+    assert [sent.conflict for [sent] in replaced.values()] == ["replaced", "replaced"]
+    assert len(first) == 2
+
+
+def test_the_result_of_a_send_with_a_key_is_an_id(orders):
+    sent = [orders.send(number, unique=str(number)) for number in range(4)]
+
+    assert orders.cancel(sent[0]) == [sent[0]]
+    assert orders.archive(sent[1:3]) == sent[1:3]
+    assert orders.set_vt(sent[3], 60) == [sent[3]]
+    assert pickle.loads(pickle.dumps(sent[3])).conflict is None
+    assert json.dumps({"id": sent[3]}) == f'{{"id": {sent[3]}}}'
+    assert orders.send({"after": sent[3]}) > sent[3]
+
+
+def test_the_result_of_a_replaced_message_is_that_it_was_cancelled(orders):
+    first = orders.send(1, unique="k", until="done")
+    second = orders.send(2, unique="k", on_conflict="replace")
+
+    with pytest.raises(MessageCancelled, match=f"replaced by message {second}"):
+        orders.result(first)
+
+
+def test_a_message_that_waits_for_its_next_try_is_replaced(orders):
+    orders.send("first", unique="k", until="done")
+    delivered(orders).nack(delay=60)
+
+    second = orders.send("second", unique="k", until="done", on_conflict="replace")
+
+    assert second.conflict == "replaced"
+    assert bodies(orders) == ["second"]
+
+
+@pytest.mark.parametrize(
+    ("until", "conflict", "left"),
+    [("started", None, ["second"]), ("done", "skipped", []), (60, "skipped", [])],
+)
+def test_a_message_in_flight_is_not_touched(orders, until, conflict, left):
+    options = {"unique": "k", "until": until, "on_conflict": "replace"}
+    orders.send("first", **options)
+    message = delivered(orders)
+
+    second = orders.send("second", **options)
+
+    assert second.conflict == conflict
+    assert (second == message.id) is (conflict == "skipped")
+    assert bodies(orders) == left
+    assert orders.archive(message) == [message.id]
+
+
+def test_the_newest_body_runs_once_the_delay_passed_without_another_send(orders, travel):
+    send = partial(orders.send, unique="k", on_conflict="delay", delay=10)
+    assert send("first").conflict is None
+    travel(8)
+    assert send("second").conflict == "delayed"
+    travel(8)
+    assert bodies(orders) == []
+
+    travel(2)
+
+    assert bodies(orders) == ["second"]
+
+
+def test_the_newest_body_runs_at_the_latest_after_max_wait(orders, travel):
+    send = partial(orders.send, unique="k", on_conflict="delay", delay=10, max_wait=25)
+    for number in range(4):
+        send(number)
+        travel(8)
+
+    # At 25 seconds 3 was to be read. It is not replaced any more.
+    assert send(4).conflict is None
+    assert bodies(orders) == [3]
+    travel(10)
+    assert bodies(orders) == [4]
+
+
+@pytest.mark.parametrize(("conflict", "outcome"), [("replace", "replaced"), ("delay", "delayed")])
+def test_in_a_batch_the_last_body_of_a_key_counts(orders, conflict, outcome):
+    options = {"on_conflict": conflict, "delay": dt.timedelta(hours=-1)}
+    held = orders.send("held", unique="a", until="started", **options)
+
+    ids = orders.send_batch([1, 2, 3, 4], unique=["a", "b", None, "a"], **options)
+
+    assert [each.conflict for each in ids] == ["skipped", None, None, outcome]
+    assert ids[0] == ids[3] > held
+    assert bodies(orders) == [2, 3, 4]
+
+
+WRONG = [
+    ({"until": "done"}, "need unique="),
+    ({"on_conflict": "replace"}, "need unique="),
+    ({"max_wait": 5}, "need unique="),
+    ({"unique": "k", "until": "finished"}, "until must be"),
+    ({"unique": "k", "until": 0}, "until must be more than zero"),
+    ({"unique": "k", "on_conflict": "raise"}, "on_conflict is one of"),
+    ({"unique": "k", "on_conflict": "delay"}, "needs delay="),
+    ({"unique": "k", "max_wait": 5}, "max_wait needs on_conflict"),
+    ({"unique": "k", "on_conflict": "delay", "delay": 1, "max_wait": 0}, "max_wait must be more"),
+    ({"unique": ""}, "unique must be text"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG, ids=[str(options) for options, _ in WRONG])
+def test_wrong_arguments_send_nothing(orders, options, message):
+    with pytest.raises(InvalidArgument, match=message):
+        orders.send(1, **options)
+    if "unique" in options:
+        options = {**options, "unique": [options["unique"]]}
+    with pytest.raises(InvalidArgument, match=message):
+        orders.send_batch([1], **options)
+
+    assert orders.metrics().total == 0

@@ -329,6 +329,7 @@ OPTIONS: dict[str, Any] = {
     "unique": ["a\\b", None, "c\td"],
     "priority": 3,
     "delay": dt.datetime(2100, 1, 1, tzinfo=dt.timezone.utc),
+    "expires": dt.datetime(2101, 1, 1, tzinfo=dt.timezone.utc),
 }
 
 
@@ -338,7 +339,8 @@ OPTIONS: dict[str, Any] = {
 def test_copied_messages_have_the_columns_that_were_given(orders, pgqueue, names):
     bodies = [{"n": 1}, None, ["tab\t", "\\N"]]
     options = {name: OPTIONS[name] for name in names}
-    fields = ("body", "headers", "group_key", "unique_key", "priority", "scheduled_at")
+    fields = ("body", "headers", "group_key", "unique_key", "priority")
+    fields += ("scheduled_at", "expires_at")
 
     def sent(threshold: int) -> list[dict[str, Any]]:
         pgqueue(COPY_THRESHOLD=threshold)
@@ -352,9 +354,9 @@ def test_copied_messages_have_the_columns_that_were_given(orders, pgqueue, names
     if "unique" not in names:
         assert copied == sent(1000)
     for name, value in options.items():
-        column = {"group": "group_key", "unique": "unique_key", "delay": "scheduled_at"}.get(
-            name, name
-        )
+        columns = {"delay": "scheduled_at", "expires": "expires_at"}
+        columns |= {"group": "group_key", "unique": "unique_key"}
+        column = columns.get(name, name)
         expected = value if isinstance(value, list) else [value] * 3
         assert [row[column] for row in copied] == expected
 

@@ -1,0 +1,1 @@
+(extract(epoch FROM m.expires_at) * 1000000::numeric)::bigint

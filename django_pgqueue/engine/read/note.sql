@@ -1,0 +1,1 @@
+CASE WHEN m.{places/expired} THEN 'expired' END

@@ -1,0 +1,63 @@
+"""The arguments of a send with a unique key."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any, get_args
+
+from django_pgqueue import arguments
+from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.types import OnConflict
+
+__all__ = ["claim"]
+
+#: How long a unique key counts if the queue has no setting for it.
+UNIQUE_WINDOW = dt.timedelta(minutes=5)
+
+
+def claim(
+    window: dt.timedelta | None,
+    unique: Any,
+    until: Any,
+    on_conflict: Any,
+    delay: Any,
+    max_wait: Any,
+) -> dict[str, Any]:
+    """The parameters of a claim, without its keys. Raises InvalidArgument.
+
+    ``window`` is the queue's ``unique_window``; the other arguments are those of a send.
+    """
+    if unique is None:
+        raise InvalidArgument("until, on_conflict and max_wait need unique=")
+    if on_conflict not in get_args(OnConflict):
+        raise InvalidArgument(
+            f"on_conflict is one of {', '.join(get_args(OnConflict))}, not {on_conflict!r}"
+        )
+    debounces = on_conflict == "delay"
+    if debounces and not delay:
+        raise InvalidArgument('on_conflict="delay" needs delay=, as in delay=5')
+    if max_wait is not None:
+        if not debounces:
+            raise InvalidArgument('max_wait needs on_conflict="delay"')
+        max_wait = arguments.duration(max_wait, "max_wait", least=arguments.POSITIVE)
+    kind, length = _hold(until, on_conflict)
+    return {
+        "kind": kind,
+        "window": length or window or UNIQUE_WINDOW,
+        "on_conflict": on_conflict,
+        "max_wait": max_wait,
+    }
+
+
+def _hold(until: Any, on_conflict: str) -> tuple[str, dt.timedelta | None]:
+    """Until when a message holds its key, and its window, if the send gives one."""
+    if until is None:
+        # A window would outlive a message that is to be replaced.
+        return ("window" if on_conflict == "skip" else "started"), None
+    if until in ("started", "done"):
+        return until, None
+    if isinstance(until, str):
+        raise InvalidArgument(
+            f'until must be "started", "done", seconds or a timedelta, not {until!r}'
+        )
+    return "window", arguments.duration(until, "until", least=arguments.POSITIVE)

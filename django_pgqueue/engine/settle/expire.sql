@@ -1,0 +1,9 @@
+-- Archive messages that a read leased too late: they were not delivered, so the delivery is not
+-- counted. Fenced.
+WITH gone AS (
+    DELETE FROM pgqueue_deferred
+    WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
+      AND {settle/fence}
+    RETURNING id, enqueued_at, first_read_at, last_read_at, read_ct - 1 AS read_ct, attempts, error
+)
+{settle/expired}

@@ -1,0 +1,68 @@
+-- Archive the expired ones among the next batch of due messages and of ready ones, and of the messages
+-- that wait behind those: after an interruption there may be many, and a read leases few. Messages that
+-- are locked, have no deliveries left, or are not the head of their group are left to the next read.
+-- Of a group only messages behind a head that this statement removes: two readers that each held some
+-- of two groups would wait for each other. P1, P2, P5.
+WITH due AS MATERIALIZED (
+    SELECT d.place FROM (
+        SELECT ctid AS place, id, enqueued_at, group_key, read_ct FROM pgqueue_deferred
+        WHERE queue_id = {queue_id} AND {places/due}
+        ORDER BY vt LIMIT (SELECT %(batch)s::bigint)) d
+    CROSS JOIN LATERAL (
+        SELECT FROM {message} m
+        WHERE m.id = d.id AND m.enqueued_at = d.enqueued_at AND m.{places/expired} OFFSET 0) m
+    WHERE d.read_ct < %(max_deliveries)s
+      AND (d.group_key IS NULL OR d.id = (
+          SELECT g.head FROM pgqueue_group g
+          WHERE g.queue_id = {queue_id} AND g.group_key = d.group_key))
+),
+new AS MATERIALIZED (
+    SELECT r.place FROM (
+        SELECT ctid AS place, id, enqueued_at FROM pgqueue_ready
+        WHERE queue_id = {queue_id}
+        ORDER BY -priority, id LIMIT (SELECT %(batch)s::bigint)) r
+    CROSS JOIN LATERAL (
+        SELECT FROM {message} m
+        WHERE m.id = r.id AND m.enqueued_at = r.enqueued_at AND m.{places/expired} OFFSET 0) m
+),
+held AS (
+    DELETE FROM pgqueue_deferred WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM pgqueue_deferred
+        WHERE ctid = ANY(ARRAY(SELECT place FROM due)) AND {places/due}
+        FOR UPDATE SKIP LOCKED))
+    RETURNING id, enqueued_at, first_read_at, last_read_at, read_ct, attempts, error, group_key
+),
+unread AS (
+    DELETE FROM pgqueue_ready WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM pgqueue_ready WHERE ctid = ANY(ARRAY(SELECT place FROM new))
+        FOR UPDATE SKIP LOCKED))
+    RETURNING id, enqueued_at, group_key
+),
+behind AS MATERIALIZED (
+    SELECT b.place FROM (
+        SELECT w.* FROM (
+            SELECT group_key FROM held UNION SELECT group_key FROM unread) g
+        CROSS JOIN LATERAL (
+            SELECT ctid AS place, id, enqueued_at, read_ct FROM pgqueue_waiting
+            WHERE queue_id = {queue_id} AND group_key = g.group_key
+            ORDER BY id LIMIT (SELECT %(batch)s::bigint)) w
+        LIMIT (SELECT %(batch)s::bigint)) b
+    CROSS JOIN LATERAL (
+        SELECT FROM {message} m
+        WHERE m.id = b.id AND m.enqueued_at = b.enqueued_at AND m.{places/expired} OFFSET 0) m
+    WHERE b.read_ct < %(max_deliveries)s
+),
+queued AS (
+    DELETE FROM pgqueue_waiting WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM pgqueue_waiting WHERE ctid = ANY(ARRAY(SELECT place FROM behind))
+        FOR UPDATE SKIP LOCKED))
+    RETURNING id, enqueued_at, first_read_at, last_read_at, read_ct, attempts
+),
+gone AS (
+    SELECT id, enqueued_at, first_read_at, last_read_at, read_ct, attempts, error FROM held
+    UNION ALL
+    SELECT id, enqueued_at, NULL, NULL, 0, 0, NULL FROM unread
+    UNION ALL
+    SELECT *, NULL FROM queued
+)
+{settle/expired}
