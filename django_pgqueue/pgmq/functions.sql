@@ -715,62 +715,80 @@ $$;
 
 -- ------------------------------------------------------------------ settle
 
--- Runs an operation on messages by id, as engine/settle/settling.py does. First come the statements that
--- need not look for a message: a leased one has its row in deferred, or is in a batch lease. A single one
--- has statements of its own, which are planned sooner.
+-- Archives a whole batch as it was leased. Returns whether there is one.
+CREATE OR REPLACE FUNCTION pgmq._archive_batch(queue_id integer, ids bigint[]) RETURNS boolean
+LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+    held pgqueue_lease;
+BEGIN
+    DELETE FROM pgqueue_lease l WHERE l.head = $2[1] AND l.queue_id + 0 = $1 AND l.ids = $2
+    RETURNING l.* INTO held;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    EXECUTE format(
+        'INSERT INTO pgqueue_archive_q%s (id, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
+                                          attempts, state)
+         SELECT m.id, m.enqueued_at, $1, $1, %1$s, 1, 0, ''COMPLETED''
+         FROM unnest($2, $3) AS m (id, enqueued_at)', $1)
+    USING held.read_at, held.ids, held.enqueued_ats;
+    RETURN true;
+END
+$$;
+
+-- Archives or deletes one leased message. Returns whether it is leased.
+CREATE OR REPLACE FUNCTION pgmq._settle_one(queue_id integer, operation text, id bigint) RETURNS boolean
+LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+    held pgqueue_deferred;
+BEGIN
+    DELETE FROM pgqueue_deferred d WHERE d.id = $3 AND d.queue_id + 0 = $1 RETURNING d.* INTO held;
+    IF NOT FOUND THEN
+        RETURN false;
+    ELSIF $2 = 'delete' THEN
+        EXECUTE format('DELETE FROM pgqueue_message_q%s WHERE id = $1', $1) USING $3;
+    ELSE
+        EXECUTE format(
+            'INSERT INTO pgqueue_archive_q%s (id, enqueued_at, first_read_at, last_read_at, queue_id,
+                                              read_ct, attempts, state)
+             VALUES ($1, $2, $3, $4, %1$s, $5, $6, ''COMPLETED'')', $1)
+        USING held.id, held.enqueued_at, held.first_read_at, held.last_read_at, held.read_ct,
+            held.attempts;
+    END IF;
+    RETURN true;
+END
+$$;
+
+-- Runs an operation on messages by id, as engine/settle/settling.py does. A leased message has its row in
+-- deferred, or is in a batch lease: these are tried first. One message and a whole batch have statements
+-- of their own, which are planned sooner.
 CREATE OR REPLACE FUNCTION pgmq._settle(
     queue_id integer, operation text, ids bigint[], till timestamptz DEFAULT NULL
-) RETURNS bigint[] LANGUAGE plpgsql SET enable_seqscan = off AS $$
-#variable_conflict use_variable
+) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
     missing bigint[] := ids;
     done bigint[] := '{}';
-    moved bigint[];
-    moment bigint;
-    held pgqueue_deferred;
 BEGIN
-    IF cardinality(ids) = 1 AND operation <> 'set_vt' THEN
-        DELETE FROM pgqueue_deferred d WHERE d.id = $3[1] AND d.queue_id + 0 = $1
-        RETURNING d.* INTO held;
-        IF FOUND AND operation = 'delete' THEN
-            EXECUTE format('DELETE FROM pgqueue_message_q%s WHERE id = $1', queue_id) USING held.id;
-            RETURN ids;
-        ELSIF FOUND THEN
-            EXECUTE format(
-                'INSERT INTO pgqueue_archive_q%s (id, enqueued_at, first_read_at, last_read_at, queue_id,
-                                                  read_ct, attempts, state)
-                 VALUES ($1, $2, $3, $4, %1$s, $5, $6, ''COMPLETED'')', queue_id)
-            USING held.id, held.enqueued_at, held.first_read_at, held.last_read_at, held.read_ct,
-                held.attempts;
-            RETURN ids;
-        END IF;
+    IF operation <> 'set_vt' AND cardinality(ids) = 1 AND pgmq._settle_one(queue_id, operation, ids[1])
+       OR operation = 'archive' AND cardinality(ids) > 1 AND pgmq._archive_batch(queue_id, ids)
+    THEN
+        RETURN ids;
     END IF;
-    FOR step IN 0..3 LOOP
-        IF step = 0 THEN
-            CONTINUE WHEN operation <> 'archive' OR cardinality(ids) = 1;
-            SELECT extract(epoch FROM l.read_at) * 1000000 INTO moment FROM pgqueue_lease l
-            WHERE l.head = $3[1] AND l.queue_id + 0 = $1 AND l.ids = $3;
-            CONTINUE WHEN NOT FOUND;
-            moved := ARRAY(SELECT a.id FROM pgmq._archive_batch(
-                queue_id, p_heads => ids[1:1], p_members => ARRAY[ids::text], p_ran => 0,
-                p_read_ats => ARRAY[moment]) a);
-        ELSIF operation = 'archive' AND step = 1 THEN
-            moved := ARRAY(SELECT a.id FROM pgmq._archive_held(queue_id, missing, 0) a);
-        ELSIF operation = 'archive' THEN
-            moved := ARRAY(SELECT a.id FROM pgmq._archive_by_id(
-                queue_id, missing, true, p_state => 'COMPLETED') a);
-        ELSIF operation = 'delete' AND step = 1 THEN
-            moved := ARRAY(SELECT d.id FROM pgmq._delete_held(queue_id, missing) d);
-        ELSIF operation = 'delete' THEN
-            moved := ARRAY(SELECT d.id FROM pgmq._delete_by_id(queue_id, missing, true) d);
-        ELSIF step = 1 THEN
-            moved := ARRAY(SELECT v.id FROM pgmq._set_vt_held(
-                queue_id, p_ids => missing, p_at => till) v);
-        ELSE
-            moved := ARRAY(SELECT v.id FROM pgmq._set_vt_by_id(
-                queue_id, p_ids => missing, p_at => till, p_in_flight => true) v);
-        END IF;
-        done := done || moved;
+    FOR step IN 1..3 LOOP
+        done := done || CASE
+            WHEN operation = 'archive' AND step = 1 THEN
+                ARRAY(SELECT a.id FROM pgmq._archive_held(queue_id, missing, 0) a)
+            WHEN operation = 'archive' THEN ARRAY(SELECT a.id FROM pgmq._archive_by_id(
+                queue_id, missing, true, p_state => 'COMPLETED') a)
+            WHEN operation = 'delete' AND step = 1 THEN
+                ARRAY(SELECT d.id FROM pgmq._delete_held(queue_id, missing) d)
+            WHEN operation = 'delete' THEN
+                ARRAY(SELECT d.id FROM pgmq._delete_by_id(queue_id, missing, true) d)
+            WHEN step = 1 THEN ARRAY(SELECT v.id FROM pgmq._set_vt_held(
+                queue_id, p_ids => missing, p_at => till) v)
+            ELSE ARRAY(SELECT v.id FROM pgmq._set_vt_by_id(
+                queue_id, p_ids => missing, p_at => till, p_in_flight => true) v)
+        END;
         EXIT WHEN cardinality(done) = cardinality(ids);
         missing := ARRAY(SELECT unnest(ids) EXCEPT SELECT unnest(done) ORDER BY 1);
         IF step = 1 THEN
