@@ -36,6 +36,8 @@ SHOWN = [
     *SETTINGS,
 ]
 NAME = "pgqueue_benchmark"
+#: Ends the name of a second database (peers/pgmq_functions.py).
+FUNCTIONS = "functions"
 
 
 @contextmanager
@@ -76,7 +78,9 @@ def database() -> Iterator[dict[str, Any]]:
             yield parameters
         finally:
             with psycopg.connect(**where, autocommit=True) as connection:
-                connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(identifier))
+                for made in (name, f"{name}_{FUNCTIONS}"):
+                    drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
+                    connection.execute(drop.format(sql.Identifier(made)))
 
 
 def parameters() -> dict[str, Any]:

@@ -9,6 +9,7 @@ The hierarchy::
       x QueueBusy             other transactions kept the queue's tables locked
         + QueueConverting     another process is converting the queue
       x QueueInUse            the queue is the dead-letter queue of another one
+      x ForeignSchema         a schema pgmq exists that is not this package's
       x UntrustedSource       a dead letter whose header may be forged
       x NeverRead             a message that was peeked at, not read, has no lease
       x MessageNotFound       no message with this id in the queue or its archive
@@ -31,6 +32,7 @@ import copyreg
 from typing import Any
 
 __all__ = [
+    "ForeignSchema",
     "HandlerTimeout",
     "ImmutableMessage",
     "InvalidArgument",
@@ -213,6 +215,17 @@ class ResultNotReady(PgQueueError, TimeoutError):
             f"Message {message_id} of queue {name!r} is {state}: there is no result yet. Ask "
             f"again later; a message that was sent in this transaction is not read before the "
             f"commit."
+        )
+
+
+class ForeignSchema(PgQueueError):
+    """The database has a schema ``pgmq`` of the extension, or of somebody else."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The database has a schema pgmq that this package did not make. Nothing was changed. "
+            "Move its messages (the documentation's page From PGMQ), then DROP EXTENSION IF EXISTS "
+            "pgmq CASCADE and DROP SCHEMA pgmq CASCADE: the extension leaves its queues' tables."
         )
 
 

@@ -23,12 +23,12 @@ from django.db.migrations.exceptions import IrreversibleError
 from django.db.migrations.graph import MigrationGraph
 from django.db.migrations.operations.base import Operation
 
-from django_pgqueue import arguments
+from django_pgqueue import arguments, pgmq
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.maintenance import tables
 from django_pgqueue.topics import topic_pattern
 
-__all__ = ["AlterQueue", "BindTopic", "CreateQueue", "DropQueue", "UnbindTopic"]
+__all__ = ["AlterQueue", "BindTopic", "CreateQueue", "DropQueue", "InstallPGMQ", "UnbindTopic"]
 
 Duration = dt.timedelta | float
 
@@ -348,6 +348,44 @@ class _Database:
                 )
             queue = queue.dead_letter_queue
         return {**settings, "dead_letter_queue": found}
+
+
+class InstallPGMQ(Operation):
+    """Install the schema ``pgmq``: PGMQ's SQL functions on these queues. Reversed, remove it.
+
+    A later InstallPGMQ, after an upgrade of this package, replaces the functions. Its reverse
+    removes the schema, too.
+
+    ::
+
+        operations = [InstallPGMQ()]
+
+    Raises ForeignSchema when it runs and the database has another schema ``pgmq``.
+    """
+
+    reduces_to_sql = False
+    reversible = True
+    migration_name_fragment: str = "install_pgmq"
+
+    def state_forwards(self, app_label: str, state: Any) -> None:
+        """Do nothing: the schema is not part of the model state."""
+
+    def database_forwards(
+        self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
+    ) -> None:
+        if _keeps_queues(schema_editor, to_state.apps):
+            with schema_editor.connection.cursor() as cursor:
+                pgmq.install(cursor, to_state.apps.get_model("django_pgqueue", "Queue"))
+
+    def database_backwards(
+        self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
+    ) -> None:
+        if _keeps_queues(schema_editor, from_state.apps):
+            with schema_editor.connection.cursor() as cursor:
+                pgmq.remove(cursor)
+
+    def describe(self) -> str:
+        return "Install PGMQ's functions"
 
 
 def operations_in(graph: MigrationGraph) -> Iterator[tuple[tuple[str, str], QueueOperation]]:

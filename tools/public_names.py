@@ -53,6 +53,7 @@ PUBLIC: dict[str, list[str]] = {
         "set_vt",
     ],
     "django_pgqueue.errors": [
+        "ForeignSchema",
         "HandlerTimeout",
         "ImmutableMessage",
         "InvalidArgument",
@@ -97,6 +98,7 @@ PUBLIC: dict[str, list[str]] = {
         "BindTopic",
         "CreateQueue",
         "DropQueue",
+        "InstallPGMQ",
         "UnbindTopic",
     ],
     "django_pgqueue.retries": ["Constant", "Exponential", "Linear", "NoRetry", "RetryStrategy"],

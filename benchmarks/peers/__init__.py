@@ -27,6 +27,7 @@ QUEUES: dict[str, tuple[str, tuple[str, ...]]] = {
     "ours": ("ours", ()),
     "ours, bare cursor": ("ours_bare", ()),
     "PGMQ": ("pgmq", ("pgmq",)),
+    "ours, PGMQ's functions": ("pgmq_functions", ()),
     "PGMQ, msgspec": ("pgmq_msgspec", ("pgmq", "msgspec")),
 }
 WORKERS: dict[str, tuple[str, tuple[str, ...]]] = {

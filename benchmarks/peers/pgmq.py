@@ -8,6 +8,8 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from benchmarks import database
 
 HOUR = 3600
@@ -36,9 +38,12 @@ def _directory() -> Path:
 
 class Queues:
     def __init__(self) -> None:
-        install()
-        self.connection = database.connect()
+        self.connection = self.connect()
         self.cursor = self.connection.cursor()
+
+    def connect(self) -> psycopg.Connection[Any]:
+        install()
+        return database.connect()
 
     def create(self, queue: str, notify: bool = False) -> None:
         self.cursor.execute("SELECT pgmq.create(%s)", [queue])

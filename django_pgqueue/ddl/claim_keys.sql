@@ -9,14 +9,17 @@
 -- otherwise use the sweep's index for an equality.
 
 -- Whether a message holds its key: as long as its window, until its first delivery, or until it left
--- the queue. STABLE, so that one snapshot sees all tables: messages move between them.
+-- the queue. An expired message that is not in flight holds none, since no read will deliver it. STABLE,
+-- so that one snapshot sees all tables: messages move between them.
 CREATE FUNCTION {schema}.pgqueue_holds_key(claim {schema}.pgqueue_claim) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    expired boolean;
 BEGIN
     IF claim.kind = 'window' THEN
         RETURN claim.until > statement_timestamp();
     END IF;
-    RETURN EXISTS (
+    IF NOT (EXISTS (
         SELECT FROM {schema}.pgqueue_ready r
         WHERE r.queue_id = claim.queue_id AND -r.priority = -claim.priority AND r.id = claim.id
     ) OR EXISTS (
@@ -31,6 +34,21 @@ BEGIN
         SELECT FROM {schema}.pgqueue_lease l
         WHERE int8range(l.head, l.tail, '[]') @> claim.id AND l.queue_id + 0 = claim.queue_id
           AND claim.id = ANY(l.ids)
+    )) THEN
+        RETURN false;
+    END IF;
+    -- The queue's own partition: a role may have rights on no other.
+    EXECUTE format('SELECT expires_at::timestamptz <= statement_timestamp() '
+                   'FROM {schema}.pgqueue_message_q%s WHERE id = $1', claim.queue_id)
+        INTO expired USING claim.id;
+    RETURN expired IS NOT TRUE OR EXISTS (
+        SELECT FROM {schema}.pgqueue_deferred d
+        WHERE d.id = claim.id AND d.queue_id + 0 = claim.queue_id
+          AND d.state = 'PROCESSING' AND d.vt > statement_timestamp()
+    ) OR EXISTS (
+        SELECT FROM {schema}.pgqueue_lease l
+        WHERE int8range(l.head, l.tail, '[]') @> claim.id AND l.queue_id + 0 = claim.queue_id
+          AND claim.id = ANY(l.ids) AND l.vt > statement_timestamp()
     );
 END
 $$;

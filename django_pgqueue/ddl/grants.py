@@ -10,9 +10,9 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from django_pgqueue.ddl.names import PARENTS, own_table, wake_sequence
+from django_pgqueue.ddl.names import PARENTS
 
-__all__ = ["KINDS", "copy", "extend", "inherit", "role_exists", "statements"]
+__all__ = ["INHERITED", "KINDS", "copy", "extend", "inherit", "role_exists", "statements"]
 
 _KEPT = "SELECT, INSERT, UPDATE, DELETE"
 
@@ -22,15 +22,15 @@ _SENDER = {
     "queue": "SELECT",
     "binding": "SELECT",
     # Without enqueued_at, so that no sender can backdate a message.
-    "message": "SELECT (id), INSERT (id, failure, queue_id, source_id, scheduled_at, expires_at, "
-    "priority, group_key, unique_key, headers, body)",
+    "message": "SELECT (id, expires_at), INSERT (id, failure, queue_id, source_id, scheduled_at, "
+    "expires_at, priority, group_key, unique_key, headers, body)",
     "message_id_seq": "USAGE",
     "wake": "SELECT, UPDATE",
     # The columns that tell whether a message holds its unique key.
     "ready": "INSERT, SELECT (id, queue_id, priority)",
-    "deferred": "INSERT, SELECT (id, queue_id, first_read_at)",
+    "deferred": "INSERT, SELECT (id, vt, queue_id, first_read_at, state)",
     "waiting": "INSERT, SELECT (id, queue_id, first_read_at, group_key)",
-    "lease": "SELECT (head, tail, queue_id, ids)",
+    "lease": "SELECT (head, tail, vt, queue_id, ids)",
     "recheck": "INSERT",
     "claim": _KEPT,
     "unlogged": "SELECT",
@@ -107,6 +107,31 @@ _MARKS = (
     ("sender", "pgqueue_ready", "INSERT"),
 )
 
+_RIGHTS_OF_OTHERS = """(
+    SELECT c.oid AS id,
+           a.privilege_type || coalesce(' (' || quote_ident(a.attname) || ')', '') AS privilege,
+           CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
+               AS role,
+           CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END AS option
+    FROM pg_class c CROSS JOIN LATERAL (
+        SELECT NULL::name AS attname, e.* FROM aclexplode(c.relacl) e UNION ALL
+        SELECT t.attname, e.* FROM pg_attribute t, aclexplode(t.attacl) e
+        WHERE t.attrelid = c.oid AND NOT t.attisdropped) a
+    WHERE a.grantee <> c.relowner) r"""
+
+#: The GRANTs on the tables of a new queue. A right to INSERT is one to wake consumers, too.
+INHERITED = f"""
+SELECT concat('GRANT ', privilege, ' ON ', p.parent, '_q', %(queue_id)s::integer, ' TO ',
+              role, option)
+FROM unnest(ARRAY{list(PARENTS)}) AS p (parent)
+JOIN {_RIGHTS_OF_OTHERS} ON r.id = p.parent::regclass
+UNION
+SELECT concat('GRANT ',
+              CASE WHEN starts_with(privilege, 'INSERT') THEN 'SELECT, UPDATE' ELSE 'SELECT' END,
+              ' ON SEQUENCE pgqueue_wake_q', %(queue_id)s::integer, ' TO ', role)
+FROM {_RIGHTS_OF_OTHERS} WHERE id = 'pgqueue_message'::regclass
+ORDER BY 1"""
+
 _OWN = re.compile(r"(message|archive|wake)_q(\d+)")
 
 
@@ -133,8 +158,8 @@ def statements(
     cursor.execute(
         "SELECT quote_ident(n.nspname), c.relname, c.relkind = 'S' "
         "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-        "WHERE n.oid = (SELECT relnamespace FROM pg_class "
-        "               WHERE oid = to_regclass('pgqueue_message')) "
+        "WHERE (n.oid = (SELECT relnamespace FROM pg_class "
+        "                WHERE oid = to_regclass('pgqueue_message')) OR n.nspname = 'pgmq') "
         "AND c.relname ~ '^pgqueue_' AND c.relkind IN ('r', 'p', 'v', 'S') ORDER BY c.relname"
     )
     relations = cursor.fetchall()
@@ -143,7 +168,7 @@ def statements(
         rights = _rights_on(name, kind, queues, targets)
         if rights:
             found.append(f"{rights} ON {'SEQUENCE' if is_sequence else 'TABLE'} {schema}.{name}")
-    schemas = {schema for schema, _, _ in relations}
+    schemas = {schema for schema, _, _ in relations} - {"pgmq"}
     cursor.execute(
         "SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.proname ~ %s "
         "AND p.pronamespace = (SELECT relnamespace FROM pg_class "
@@ -151,6 +176,12 @@ def statements(
         [_FUNCTIONS[kind]],
     )
     found += [f"EXECUTE ON FUNCTION {signature}" for (signature,) in cursor.fetchall()]
+    # The schema of PGMQ's functions, which run with the caller's rights on the tables above.
+    cursor.execute("SELECT to_regclass('pgmq.own_queue') IS NOT NULL")
+    if cursor.fetchone()[0]:
+        found.append("USAGE ON SCHEMA pgmq")
+        if kind == "operator":
+            found.append("INSERT, UPDATE, DELETE ON TABLE pgmq.topic_bindings")
     cursor.execute("SELECT quote_ident(%s), quote_ident(current_database())", [role])
     quoted, database = cursor.fetchone()
     if kind == "spark":  # to write rows with a delay or a unique key
@@ -180,15 +211,9 @@ def _of(kind: str, base: str) -> str | None:
 
 def inherit(cursor: Any, queue_id: int) -> None:
     """Give roles that have rights on all queues the same rights on a new queue's tables."""
-    number = int(queue_id)
-    for parent in PARENTS:
-        copy(cursor, parent, own_table(parent, number))
-    wakes = {
-        ("SELECT, UPDATE" if rights.startswith("INSERT") else "SELECT", role)
-        for rights, role, _ in _rights_of_others(cursor, "pgqueue_message")
-    }
-    for rights, role in sorted(wakes):
-        cursor.execute(f"GRANT {rights} ON SEQUENCE {wake_sequence(number)} TO {role}")
+    cursor.execute(INHERITED, {"queue_id": int(queue_id)})
+    for (grant,) in cursor.fetchall():
+        cursor.execute(grant)
 
 
 def extend(cursor: Any, tables: Collection[str]) -> None:
@@ -220,14 +245,8 @@ def _rights_of_others(cursor: Any, table: str) -> list[tuple[str, str, str]]:
     Each is a tuple (right, role, grant option), in SQL.
     """
     cursor.execute(
-        "SELECT a.privilege_type || coalesce(' (' || quote_ident(a.attname) || ')', ''), "
-        "CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END, "
-        "CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END "
-        "FROM pg_class c CROSS JOIN LATERAL ("
-        "SELECT NULL::name AS attname, e.* FROM aclexplode(c.relacl) e UNION ALL "
-        "SELECT t.attname, e.* FROM pg_attribute t, aclexplode(t.attacl) e "
-        "WHERE t.attrelid = c.oid AND NOT t.attisdropped) a "
-        "WHERE c.oid = %s::regclass AND a.grantee <> c.relowner ORDER BY 1, 2",
+        f"SELECT privilege, role, option FROM {_RIGHTS_OF_OTHERS} WHERE id = %s::regclass "
+        "ORDER BY 1, 2",
         [table],
     )
     return list(cursor.fetchall())

@@ -22,8 +22,9 @@ vt > statement_timestamp()
 -- {places/delayed}
 {places/not_due} AND state <> 'PROCESSING'
 
--- {places/expired}: of a row of the messages' table. Such a message is not delivered any more.
-expires_at <= statement_timestamp()
+-- {places/expired}: of a row of the messages' table. Such a message is not delivered any more. The cast
+-- from the domain keeps operators of other schemas from matching better (ddl/wake.sql).
+expires_at::timestamptz <= statement_timestamp()
 
 -- {places/first}: the first message of the group g.group_key in the queue {of}, with its place, if the
 -- group has no head. P5.

@@ -36,10 +36,13 @@ class Part(str):
 
 
 class _Names(dict[str, object]):
-    """The values of the placeholders in a text and in the files that it includes."""
+    """The values of the placeholders in a text and in the files that it includes.
+
+    A value whose name is a file's replaces the file.
+    """
 
     def __getitem__(self, name: str) -> object:
-        value = Part(name) if "/" in name else super().__getitem__(name)
+        value = self.get(name, Part(name)) if "/" in name else super().__getitem__(name)
         return load(value).format_map(self).rstrip() if isinstance(value, Part) else value
 
 

@@ -270,6 +270,7 @@ def switch_tables(cursor: Any, queue_id: int, until: dt.datetime, interval: dt.t
         first = f"{table}_until_{until.astimezone(dt.timezone.utc):{bounds.SECONDS}}"
         _copy_owner(cursor, table, f"{table}_new")
         grants.copy(cursor, table, f"{table}_new")
+        triggers = _take_triggers(cursor, table)
         cursor.execute(f"ALTER TABLE {parent} DETACH PARTITION {table}")
         cursor.execute(f"ALTER TABLE {table} RENAME TO {first}")
         cursor.execute(f"ALTER TABLE {table}_new RENAME TO {table}")
@@ -279,6 +280,8 @@ def switch_tables(cursor: Any, queue_id: int, until: dt.datetime, interval: dt.t
         )
         cursor.execute(f"ALTER TABLE {parent} ATTACH PARTITION {table} FOR VALUES IN ({number})")
         cursor.execute(f"ALTER TABLE {first} DROP CONSTRAINT {bounds.constraint_name(until)}")
+        for trigger in triggers:
+            cursor.execute(trigger)
     bounds.drop_function(cursor, number)
     _set_interval(cursor, number, interval)
 
@@ -292,6 +295,23 @@ def _copy_owner(cursor: Any, source: str, target: str) -> None:
     )
     for (statement,) in cursor.fetchall():
         cursor.execute(statement)
+
+
+def _take_triggers(cursor: Any, table: str) -> list[str]:
+    """Drop the triggers by row. Returns the statements that make them again.
+
+    A partitioned table has them for all of its partitions.
+    """
+    cursor.execute(
+        "SELECT quote_ident(tgname), pg_get_triggerdef(oid) FROM pg_trigger "
+        "WHERE tgrelid = %s::regclass AND NOT tgisinternal AND tgtype & 1 = 1 "
+        "AND coalesce(tgnewtable, tgoldtable) IS NULL",
+        [table],
+    )
+    found = cursor.fetchall()
+    for name, _ in found:
+        cursor.execute(f"DROP TRIGGER {name} ON {table}")
+    return [statement for _, statement in found]
 
 
 # Another interval

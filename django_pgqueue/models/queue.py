@@ -14,7 +14,7 @@ from django.db.models.functions import Lower
 from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue import arguments, ddl, errors
+from django_pgqueue import arguments, ddl, errors, pgmq
 from django_pgqueue.conf import settings
 from django_pgqueue.ddl import locks
 from django_pgqueue.ddl.names import own_tables
@@ -131,6 +131,16 @@ class QueueManager(models.Manager["Queue"]):
         if any(queue.unlogged for queue in found):
             clear_lost(runner(alias))
         return by_name.get(name.lower())
+
+    def finish_drops(self, alias: str, seconds: float) -> None:
+        """Delete the queues that clients of schema ``pgmq`` have dropped.
+
+        Raises QueueBusy if others lock the tables of one for longer than ``seconds``.
+        """
+        with connections[alias].cursor() as cursor:
+            dropped = pgmq.dropped(cursor)
+        for queue in self.using(alias).filter(pk__in=dropped) if dropped else ():
+            queue.drop_within(seconds, alias)
 
     def forget(self, name: str, alias: str) -> None:
         """Remove a queue from the cache."""
@@ -337,9 +347,14 @@ class Queue(models.Model):
 
         Raises QueueBusy if no try gets the locks; then nothing is changed.
         """
-        alias = using or self.alias
+        return self.drop_within(settings.LOCK_SECONDS, using or self.alias, keep_parents)
+
+    def drop_within(
+        self, seconds: float, alias: str, keep_parents: bool = False
+    ) -> tuple[int, dict[str, int]]:
+        """:meth:`delete` with another limit of the tries."""
         drop = partial(self._drop, alias, keep_parents)
-        deleted = locks.briefly(drop, repeat(_TRY), self.name, settings.LOCK_SECONDS)
+        deleted = locks.briefly(drop, repeat(_TRY), self.name, seconds)
         type(self).objects.forget(self.name, self.alias)
         return deleted
 

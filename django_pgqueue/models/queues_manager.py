@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from django.db import ProgrammingError, models
@@ -12,7 +12,7 @@ from django.db import ProgrammingError, models
 from django_pgqueue import arguments, maintenance, signals
 from django_pgqueue.django_runner import runner
 from django_pgqueue.engine.metrics import measuring
-from django_pgqueue.errors import InvalidArgument, QueueInUse, QueueMismatch
+from django_pgqueue.errors import InvalidArgument, QueueBusy, QueueInUse, QueueMismatch
 from django_pgqueue.models import announcing
 from django_pgqueue.models.binding import Binding, route, send_to_each, with_key
 from django_pgqueue.models.process import Process
@@ -179,6 +179,9 @@ class QueuesManager(models.Manager[M]):
         transaction.
         """
         with self._on_database() as alias:
+            if queues is None:
+                with suppress(QueueBusy):
+                    Queue.objects.finish_drops(alias, patience)
             chosen = (
                 list(Queue.objects.using(alias).order_by("name"))
                 if queues is None

@@ -12,6 +12,7 @@ from django.db import Error, connections
 
 from django_pgqueue import signals
 from django_pgqueue.conf import settings
+from django_pgqueue.errors import QueueBusy
 from django_pgqueue.maintenance import keep_history, lease, maintain_or_tell
 from django_pgqueue.models import BulkAction, Queue
 from django_pgqueue.worker.loop import Loop, for_each
@@ -104,6 +105,8 @@ class Maintenance(Loop):
         if time.monotonic() < self._aside.get(alias, 0.0):
             return
         self._hold(alias)
+        with contextlib.suppress(QueueBusy):
+            Queue.objects.finish_drops(alias, seconds=1)
         for queue in Queue.objects.using(alias).order_by("name"):
             last = self._rounds.get((alias, queue.pk))
             if last is None or time.monotonic() - last >= pause(queue, self._every):

@@ -46,7 +46,8 @@ class EmbeddedServer:
     port = 5432
 
     def __init__(self, directory: Any, *, settings: Any = None, bin_dir: Any = None) -> None:
-        self.settings, self.user = {"max_connections": 200, **(settings or {})}, server_user()
+        defaults = {"listen_addresses": "", "max_connections": 200}
+        self.settings, self.user = {**defaults, **(settings or {})}, server_user()
         self.home = Path(directory).absolute()
         existing = self.home if self.home.exists() else self.home.parent
         # The length of a socket's path is limited.
@@ -136,7 +137,7 @@ class EmbeddedServer:
             if failure := self._run(*initdb, f"-D{new}", *self.locale):
                 return failure
             new.rename(self.data)
-        fixed = {"listen_addresses": "", "port": self.port, "unix_socket_directories": self.host}
+        fixed = {"port": self.port, "unix_socket_directories": self.host}
         options = [f"-c{name}={value}" for name, value in {**self.settings, **fixed}.items()]
         self.log.unlink(missing_ok=True)
         return self._run(*self._pg_ctl("start", f"--log={self.log}", "-o", shlex.join(options)))

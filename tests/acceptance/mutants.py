@@ -532,8 +532,8 @@ MUTANTS = (
         (
             Change(
                 f"{ENGINE}/places.sql",
-                "expires_at <= statement_timestamp()",
-                "expires_at > statement_timestamp()",
+                "expires_at::timestamptz <= statement_timestamp()",
+                "expires_at::timestamptz > statement_timestamp()",
             ),
         ),
     ),
@@ -561,6 +561,12 @@ MUTANTS = (
                 "if message.start_until <= now and False]:",
             ),
         ),
+    ),
+    Mutant(
+        "expired-holds-its-key",
+        "a send is skipped for a message that no read will deliver",
+        (ONCE,),
+        (Change(f"{DDL}/claim_keys.sql", "RETURN expired IS NOT TRUE OR", "RETURN true OR"),),
     ),
     Mutant(
         "expired-without-deliveries-left",

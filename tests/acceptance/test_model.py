@@ -102,6 +102,11 @@ class Entry:
         return self.queue == "main" and self.read_ct >= MAX_DELIVERIES
 
     @property
+    def is_over(self) -> bool:
+        """Whether no read will deliver it: it has expired, and is not in flight."""
+        return self.expired and (self.due or not self.leased)
+
+    @property
     def may_be_replaced(self) -> bool:
         return self.place != "deferred" or not self.leased
 
@@ -196,7 +201,7 @@ class Model:
         entry = self.live.get(pk)
         is_there = entry is not None and entry.queue == queue
         return kind == "window" or bool(
-            is_there and entry and (kind == "done" or not entry.delivered)
+            is_there and entry and not entry.is_over and (kind == "done" or not entry.delivered)
         )
 
     def keep(self, entry: Entry, state: str) -> None:
@@ -908,7 +913,9 @@ class QueueMachine(RuleBasedStateMachine):
         holding = [
             (e.queue, e.claim[0])
             for e in self.model.live.values()
-            if e.claim and (e.claim[1] == "done" or (e.claim[1] == "started" and not e.delivered))
+            if e.claim
+            and not e.is_over
+            and (e.claim[1] == "done" or (e.claim[1] == "started" and not e.delivered))
         ]
         assert len(holding) == len(set(holding))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection, transaction
+from django.db import DatabaseError, connection, transaction
 
 from django_pgqueue import queue
 from django_pgqueue.errors import InvalidArgument, QueueBusy, QueueConverting, QueueNotFound
@@ -437,6 +437,24 @@ def test_who_may_use_the_queue_may_use_it_afterwards():
     finally:
         run_sql("DROP OWNED BY pgqueue_sender")
         run_sql("DROP ROLE pgqueue_sender")
+
+
+def test_triggers_by_row_act_in_every_partition_afterwards():
+    orders = in_every_state()
+    table = Queue.objects.get().tables["message"]
+    run_sql(
+        "CREATE FUNCTION pg_temp.seen() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'seen'; END $$"
+    )
+    run_sql(
+        f"CREATE TRIGGER seen AFTER INSERT ON {table} FOR EACH ROW "
+        "WHEN (NEW.priority = 7) EXECUTE FUNCTION pg_temp.seen()"
+    )
+    for interval in (DAY, HOUR):
+        orders.repartition(interval)
+        orders.send(1)
+        with pytest.raises(DatabaseError, match="seen"):
+            orders.send(1, priority=7)
 
 
 # Settings

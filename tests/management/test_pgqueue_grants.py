@@ -34,6 +34,9 @@ def send_in_every_way(name: str) -> None:
     orders.send({"order": 4}, unique="four", until="started")
     for until in ("started", "done"):
         orders.send({"order": 5}, unique="five", until=until)
+    past = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+    for _each in range(2):
+        orders.send({"order": 6}, unique="six", until="done", expires=past)
     orders.send_batch([6])
     orders.send_batch([7, 8], group="customer-7", unique=["seven", "eight"])
 
@@ -56,7 +59,7 @@ def test_a_sender_sends_in_every_way(role, queues, name, settings):
         settings.PGQUEUE = {"COPY_THRESHOLD": 1}
         queue(name).send_batch([9, 10])
 
-    assert queue(name).metrics().length == 10
+    assert queue(name).metrics().length == 12
 
 
 def test_a_sender_publishes_and_sends_by_plain_sql(role, queues):
@@ -130,6 +133,7 @@ def test_a_consumer_reads_and_settles(role, queues, name):
         orders.set_vt(others[2:], 0)
         orders.pop()
         orders.read_grouped(qty=5)
+        orders.purge()
 
     assert queue(name).metrics().archived >= 20
 

@@ -55,10 +55,12 @@ unknown AS MATERIALIZED (
         ORDER BY w.id LIMIT 1) w ON true
     WHERE (a.group_key NOT IN (SELECT group_key FROM known)) IS TRUE
 ),
+-- The locks are tried one by one, until there are enough.
 mine AS MATERIALIZED (
-    SELECT place FROM (SELECT * FROM unknown WHERE place IS NOT NULL ORDER BY id LIMIT %(groups)s) u
+    SELECT place FROM (SELECT * FROM unknown WHERE place IS NOT NULL ORDER BY id OFFSET 0) u
     WHERE (SELECT exclusive FROM mode)
        OR pg_try_advisory_xact_lock(hashtextextended(group_key, {queue_id}))
+    LIMIT %(groups)s
 ),
 first AS MATERIALIZED (
     SELECT ctid AS place, id, priority, group_key FROM pgqueue_waiting

@@ -66,12 +66,10 @@ noted AS (
     GROUP BY h.group_key, h.head, h.priority
     ON CONFLICT (queue_id, group_key) DO UPDATE SET followers = excluded.followers
 )
-SELECT {read/note}, l.id, l.read_ct, (extract(epoch FROM l.last_read_at) * 1000000::numeric)::bigint,
-       m.body, m.headers, l.enqueued_at, l.priority, l.group_key, l.attempts,
-       (extract(epoch FROM l.vt) * 1000000::numeric)::bigint,
-       (extract(epoch FROM l.first_read_at) * 1000000::numeric)::bigint, {read/expires_at}
-FROM leased l CROSS JOIN LATERAL (
-    SELECT body, headers, expires_at FROM {message} m
-    WHERE m.id = l.id AND m.enqueued_at = l.enqueued_at OFFSET 0) m
+SELECT {read/note}, t.id, t.read_ct, (extract(epoch FROM t.last_read_at) * 1000000::numeric)::bigint,
+       m.body, m.headers, t.enqueued_at, t.priority, t.group_key, t.attempts,
+       (extract(epoch FROM t.vt) * 1000000::numeric)::bigint,
+       (extract(epoch FROM t.first_read_at) * 1000000::numeric)::bigint, {read/expires_at}
+FROM leased t {read/bodies}
 WHERE {leases/unflushed}
-ORDER BY array_position(ARRAY(SELECT id FROM wanted), l.id)
+ORDER BY array_position(ARRAY(SELECT id FROM wanted), t.id)

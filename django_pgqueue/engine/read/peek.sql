@@ -51,10 +51,8 @@ found AS (
         UNION ALL SELECT * FROM fresh UNION ALL SELECT * FROM headless) f
     WHERE open
 )
-SELECT NULL::text, f.id, f.read_ct, 0, m.body, m.headers, f.enqueued_at, f.priority, f.group_key,
-       f.attempts, (extract(epoch FROM f.vt) * 1000000::numeric)::bigint,
-       (extract(epoch FROM f.first_read_at) * 1000000::numeric)::bigint, {read/expires_at}
-FROM found f CROSS JOIN LATERAL (
-    SELECT body, headers, expires_at FROM {message} m
-    WHERE m.id = f.id AND m.enqueued_at = f.enqueued_at OFFSET 0) m
-ORDER BY f.place
+SELECT NULL::text, t.id, t.read_ct, 0, m.body, m.headers, t.enqueued_at, t.priority, t.group_key,
+       t.attempts, (extract(epoch FROM t.vt) * 1000000::numeric)::bigint,
+       (extract(epoch FROM t.first_read_at) * 1000000::numeric)::bigint, {read/expires_at}
+FROM found t {read/bodies}
+ORDER BY t.place

@@ -5,7 +5,7 @@
 -- (groups/set_back.sql). 'expired': a message that this read leased too late, to be archived
 -- (settle/expire.sql). 'recheck': some groups may lack a head. Their next messages may come
 -- before the ready ones, so no ready message was leased (groups/promote.sql). An expired batch
--- lease is unfolded: its messages become rows of deferred, unless they are leased again. P1, P2.
+-- lease is unfolded: its messages become rows of deferred, unless they are leased again. P1, P2, P6.
 WITH recheck AS MATERIALIZED (
     SELECT FROM pgqueue_recheck
     WHERE queue_id = {queue_id} AND (SELECT %(heed)s::boolean) ORDER BY id LIMIT 1
@@ -18,8 +18,9 @@ due AS MATERIALIZED (
                WHERE g.queue_id = {queue_id} AND g.group_key = d.group_key) AS blocked
     FROM pgqueue_deferred d
     WHERE d.queue_id = {queue_id} AND d.vt <= statement_timestamp()
-      AND ({any_body} OR EXISTS (
-          SELECT FROM {message} m WHERE m.id = d.id AND m.body @> %(conditional)s::jsonb))
+      AND ({any_body} OR (
+          SELECT true FROM {message} m
+          WHERE m.id = d.id AND m.body @> %(conditional)s::jsonb LIMIT 1))
     ORDER BY d.vt
     LIMIT (SELECT %(qty)s::bigint)
     FOR UPDATE OF d SKIP LOCKED
@@ -56,9 +57,9 @@ unfolded AS MATERIALIZED (
         SELECT f.*, count(*) FILTER (WHERE f.wanted) OVER (ORDER BY f.vt, f.id) AS place
         FROM (
             SELECT m.id, m.enqueued_at, o.priority, o.read_at, o.vt, o.process_id,
-                   {any_body} OR EXISTS (
-                       SELECT FROM {message} b
-                       WHERE b.id = m.id AND b.body @> %(conditional)s::jsonb) AS wanted
+                   {any_body} OR (
+                       SELECT true FROM {message} b
+                       WHERE b.id = m.id AND b.body @> %(conditional)s::jsonb LIMIT 1) AS wanted
             FROM opened o CROSS JOIN LATERAL unnest(o.ids, o.enqueued_ats) AS m (id, enqueued_at)
         ) f
     ) u
@@ -67,8 +68,9 @@ fresh AS MATERIALIZED (
     SELECT r.ctid
     FROM pgqueue_ready r
     WHERE r.queue_id = {queue_id}
-      AND ({any_body} OR EXISTS (
-          SELECT FROM {message} m WHERE m.id = r.id AND m.body @> %(conditional)s::jsonb))
+      AND ({any_body} OR (
+          SELECT true FROM {message} m
+          WHERE m.id = r.id AND m.body @> %(conditional)s::jsonb LIMIT 1))
     ORDER BY -r.priority, r.id
     LIMIT CASE WHEN EXISTS (SELECT FROM recheck) THEN 0
                ELSE (SELECT capacity.left FROM capacity) - (SELECT count(*) FROM unfolded WHERE chosen) END
@@ -118,9 +120,7 @@ SELECT {read/note}, t.id, t.read_ct,
        (extract(epoch FROM t.vt) * 1000000::numeric)::bigint,
        (extract(epoch FROM t.first_read_at) * 1000000::numeric)::bigint, {read/expires_at},
        m.scheduled_at
-FROM taken t CROSS JOIN LATERAL (
-    SELECT body, headers, expires_at, scheduled_at FROM {message} m
-    WHERE m.id = t.id AND m.enqueued_at = t.enqueued_at OFFSET 0) m
+FROM taken t {read/bodies}
 WHERE {leases/unflushed}
 UNION ALL
 SELECT CASE WHEN blocked THEN 'blocked' ELSE 'exhausted' END, id, read_ct,

@@ -35,8 +35,5 @@ SELECT {read/note}, t.id, 1, now.us, m.body, m.headers, t.enqueued_at, t.priorit
        now.us + (SELECT (extract(epoch FROM %(vt)s::interval) * 1000000::numeric)::bigint), now.us,
        {read/expires_at}
 FROM (SELECT (extract(epoch FROM statement_timestamp()) * 1000000::numeric)::bigint AS us) now
-CROSS JOIN taken t
-CROSS JOIN LATERAL (
-    SELECT body, headers, expires_at FROM {message} m
-    WHERE m.id = t.id AND m.enqueued_at = t.enqueued_at OFFSET 0) m
+CROSS JOIN taken t {read/bodies}
 WHERE {leases/unflushed}

@@ -413,6 +413,21 @@ def test_a_purge_touches_a_few_rows_for_each_that_it_deletes(orders):
         plan.check(rows=ROWS, buffers=BUFFERS)
 
 
+@pytest.mark.parametrize("due", [False, True])
+def test_a_condition_reads_no_more_bodies_than_it_must(due):
+    with rolled_back():
+        queue = fill("orders", 20_000, delay=60 * due)
+        if due:
+            run("UPDATE pgqueue_deferred SET vt = statement_timestamp() WHERE mod(id, 400) = 0")
+        table = Queue.objects.using(USING).get(name="orders").tables["message"]
+        run(f"UPDATE {table} SET body = '{{\"n\": 1}}'")
+        with watched(connections[USING]) as plans:
+            assert len(queue.read(qty=5, conditional={"n": 1}, in_transaction=True)) == 5
+
+    for plan in plans:
+        plan.check(rows=ROWS, buffers=BUFFERS)
+
+
 # The plan guard itself
 
 

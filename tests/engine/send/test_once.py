@@ -66,6 +66,31 @@ def test_a_key_is_free_again_after_the_window(db, sql):
     assert [message.body for message in orders.read(qty=10)] == ["one", "three"]
 
 
+@pytest.mark.parametrize("until", ["started", "done"])
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_message_that_has_expired_holds_no_key_before_a_read_archives_it(
+    orders, sql, until, group
+):
+    first = orders.send("late", unique="k", until=until, expires=60, group=group)
+    assert orders.send("again", unique="k", until=until) == first
+    sql("UPDATE pgqueue_message SET expires_at = statement_timestamp()")
+
+    second = orders.send("in time", unique="k", until=until, group=group)
+
+    assert second != first
+    assert [message.body for message in orders.read(qty=5)] == ["in time"]
+
+
+def test_a_message_in_flight_holds_its_key_though_it_has_expired(orders, sql):
+    first = orders.send("handled", unique="k", until="done", expires=60)
+    [message] = orders.read()
+    sql("UPDATE pgqueue_message SET expires_at = statement_timestamp()")
+
+    assert orders.send("again", unique="k", until="done") == first
+    orders.set_vt(message, 0)
+    assert orders.send("now", unique="k", until="done") != first
+
+
 def test_keys_that_ran_out_are_swept_by_later_sends(orders, sql):
     for number in range(4):
         orders.send(number, unique=f"old {number}")

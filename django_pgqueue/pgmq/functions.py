@@ -1,0 +1,147 @@
+"""Composes the statements that make the schema's functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import Any
+
+from django_pgqueue.ddl import grants
+from django_pgqueue.maintenance import tables
+from django_pgqueue.pgmq.statements import FUNCTIONS, create
+
+__all__ = ["functions", "load", "quoted"]
+
+# Stands for the id of a queue that is not made yet.
+_SOME_ID = 987654321
+
+# The start of a function whose search path is fixed: one that is not internal.
+_PUBLIC = re.compile(r"FUNCTION pgmq\.(?!_)\w+\([^$]*?LANGUAGE (?:plpgsql|sql)[^$]*?(?= AS \$\$)")
+
+_MESSAGES = "SETOF pgmq.message_record"
+_READ = "queue_name text, vt integer, qty integer"
+_POLL = "max_poll_seconds integer DEFAULT 5, poll_interval_ms integer DEFAULT 100"
+_GROUPED = {"read_grouped": "groups", "read_grouped_rr": "rounds", "read_grouped_head": "heads"}
+
+_NOW = "clock_timestamp()"
+
+# The time that a delay stands for. A client that names no types finds the function for text.
+_DELAYS = {
+    "integer": "clock_timestamp() + make_interval(secs => {})",
+    "timestamptz": "{}",
+    "text": "pgmq._moment({})",
+}
+
+
+def functions(queue_model: Any, schema: str, live: str) -> str:
+    """The statements that make the internal types, the functions and the views, or replace them.
+
+    Arguments:
+        queue_model: has the settings of a new queue.
+        schema: has the queues' tables.
+        live: a query, as the view ``pgqueue_live``.
+    """
+    fields = [
+        field
+        for field in queue_model._meta.concrete_fields
+        if field.has_default() and field.name != "unlogged"
+    ]
+    texts = {
+        "statements": "\n".join(map(create, FUNCTIONS)),
+        "columns": ", ".join(field.column for field in fields),
+        "values": ", ".join(str(field.get_default()) for field in fields),
+        "create_logged": _tables(unlogged=False),
+        "create_unlogged": _tables(unlogged=True),
+        "inherited": grants.INHERITED.replace("%(queue_id)s", "made"),
+        "live": live,
+        "settle": "\n".join(
+            load("settle").replace("{operation}", each) for each in ("archive", "delete")
+        ),
+        "overloads": "\n".join((*_sends(), *_reads(), *_set_vts())),
+    }
+    text = load("functions")
+    for name, value in texts.items():
+        text = text.replace(f"{{{name}}}", value)
+    return _PUBLIC.sub(rf"\g<0> SET search_path = {schema}, pg_temp", text)
+
+
+def load(name: str) -> str:
+    return files(__package__).joinpath(f"{name}.sql").read_text(encoding="utf-8")
+
+
+def quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _sends() -> Iterator[str]:
+    """The functions with fewer arguments than all, and with a delay of other types."""
+    for name, first, kind, returns in (
+        ("send", "queue_name text, msg jsonb", "jsonb", "SETOF bigint"),
+        ("send_batch", "queue_name text, msgs jsonb[]", "jsonb[]", "SETOF bigint"),
+        (
+            "send_batch_topic",
+            "routing_key text, msgs jsonb[]",
+            "jsonb[]",
+            "TABLE (queue_name text, msg_id bigint)",
+        ),
+    ):
+        for headers, given in (("", "NULL"), (f", headers {kind}", "$3")):
+            yield _calling(name, first + headers, returns, f"{name}($1, $2, {given}, {_NOW})")
+            for delay, moment in _DELAYS.items():
+                if (given, delay) != ("$3", "timestamptz"):
+                    parameters = f"{first}{headers}, delay {delay}"
+                    time = moment.format(f"${parameters.count(',') + 1}")
+                    yield _calling(name, parameters, returns, f"{name}($1, $2, {given}, {time})")
+
+
+def _reads() -> Iterator[str]:
+    """The reads by group, and the polls."""
+    condition = ", conditional jsonb DEFAULT '{}'"
+    call = "_poll('read', $1, $2, $3, $4, $5, $6)"
+    yield _calling("read_with_poll", f"{_READ}, {_POLL}{condition}", _MESSAGES, call)
+    for name, kind in _GROUPED.items():
+        yield _calling(name, _READ, _MESSAGES, f"_grouped($1, $2, $3, '{kind}')")
+        call = f"_poll('{kind}', $1, $2, $3, $4, $5)"
+        yield _calling(f"{name}_with_poll", f"{_READ}, {_POLL}", _MESSAGES, call)
+
+
+def _set_vts() -> Iterator[str]:
+    for ids, value in (("msg_id bigint", "ARRAY[$2]"), ("msg_ids bigint[]", "$2")):
+        for kind, delay in _DELAYS.items():
+            if (value, kind) != ("$2", "timestamptz"):
+                parameters = f"queue_name text, {ids}, vt {kind}"
+                call = f"set_vt($1, {value}, {delay.format('$3')})"
+                yield _calling("set_vt", parameters, _MESSAGES, call)
+    # A client that names no types at all may have one id or an array of ids.
+    call = "set_vt($1, string_to_array(btrim($2, '{}'), ',')::bigint[], $3)"
+    yield _calling("set_vt", "queue_name text, msg_id text, vt text", _MESSAGES, call)
+
+
+def _calling(name: str, parameters: str, returns: str, call: str) -> str:
+    return (
+        f"CREATE OR REPLACE FUNCTION pgmq.{name}({parameters}) RETURNS {returns} "
+        f"LANGUAGE plpgsql AS $$ BEGIN RETURN QUERY SELECT * FROM pgmq.{call}; END $$;"
+    )
+
+
+class _Recorder:
+    """A cursor that keeps the statements, and finds nothing."""
+
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+
+    def execute(self, statement: str, params: Any = None) -> None:
+        if not statement.lstrip().startswith("SELECT"):
+            self.statements.append(statement % tuple(params) if params else statement)
+
+    def fetchall(self) -> list[Any]:
+        return []
+
+
+def _tables(*, unlogged: bool) -> str:
+    """An array of the statements that make a queue's tables, with ``%1$s`` for the queue's id."""
+    recorder = _Recorder()
+    tables.create_tables(recorder, _SOME_ID, unlogged=unlogged)
+    texts = [text.replace("%", "%%").replace(str(_SOME_ID), "%1$s") for text in recorder.statements]
+    return f"ARRAY[{', '.join(map(quoted, texts))}]"

@@ -1,0 +1,1089 @@
+-- PGMQ's public functions, on the functions that statements.py makes of the engine's statements.
+-- docs/pgmq.md has the table of differences.
+--
+-- A function whose name begins with _ is internal: only public functions call it, whose search path is
+-- fixed. The names of parameters are PGMQ's, so the bodies use $1, $2: a column of the same name would
+-- hide the parameter.
+
+DO $do$
+BEGIN
+    IF to_regtype('pgmq._opened') IS NULL THEN
+        CREATE TYPE pgmq._opened AS (
+            id integer, name text, base bigint, max_deliveries integer, dead_id integer
+        );
+        -- A row of engine/read/read.sql.
+        CREATE TYPE pgmq._delivery AS (
+            note text, id bigint, read_ct integer, read_at bigint, body jsonb, headers jsonb,
+            enqueued_at timestamptz, priority smallint, group_key text, attempts integer, vt bigint,
+            first_read_at bigint, expires_at bigint
+        );
+    END IF;
+END
+$do$;
+
+{statements}
+
+-- ------------------------------------------------------------------ queues
+
+-- An existing queue by its name. Upper and lower case count as equal. PGMQ's columns and LIMIT refuse
+-- a missing time and a negative number.
+CREATE OR REPLACE FUNCTION pgmq._open(
+    queue_name text, has_time boolean DEFAULT true, qty bigint DEFAULT 0
+) RETURNS pgmq._opened LANGUAGE plpgsql AS $$
+DECLARE
+    opened pgmq._opened;
+    is_unlogged boolean;
+BEGIN
+    SELECT q.id, q.name, coalesce(o.base, 0), q.max_deliveries, q.dead_letter_queue_id, q.unlogged
+    INTO opened.id, opened.name, opened.base, opened.max_deliveries, opened.dead_id, is_unlogged
+    FROM pgqueue_queue q
+    LEFT JOIN pgmq.own_queue o ON o.queue_id = q.id AND o.created_at = q.created_at
+    WHERE lower(q.name) = lower($1);
+    IF NOT FOUND THEN
+        PERFORM pgmq.format_table_name($1, 'q');
+        RAISE EXCEPTION 'relation "pgmq.q_%" does not exist', lower($1)
+            USING ERRCODE = 'undefined_table', HINT = 'Make the queue: SELECT pgmq.create(...)';
+    ELSIF NOT $2 THEN
+        RAISE EXCEPTION 'null value in column "vt" of relation "q_%" violates not-null constraint',
+            lower($1) USING ERRCODE = 'not_null_violation';
+    ELSIF $3 < 0 THEN
+        RAISE EXCEPTION 'LIMIT must not be negative' USING ERRCODE = '2201W';
+    END IF;
+    IF is_unlogged THEN
+        PERFORM pgqueue_clear_lost(opened.id);  -- what a crash of the server left of it
+    END IF;
+    RETURN opened;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.format_table_name(queue_name text, prefix text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF $1 ~ '\$|;|--|''' THEN
+        RAISE EXCEPTION 'queue name contains invalid characters: $, ;, --, or \''';
+    END IF;
+    RETURN lower($2 || '_' || $1);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.validate_queue_name(queue_name text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF length($1) > 47 THEN
+        RAISE EXCEPTION 'queue name is too long, maximum length is 47 characters';
+    END IF;
+    PERFORM pgmq.format_table_name($1, 'q');
+    IF $1 !~ '^[A-Za-z0-9_.-]+$' THEN
+        RAISE EXCEPTION 'queue name "%" is not valid: use 1 to 47 of A-Z a-z 0-9 _ . -', $1;
+    END IF;
+END
+$$;
+
+-- Makes a queue's own tables. client_min_messages hides notices of tables that need not be dropped.
+CREATE OR REPLACE FUNCTION pgmq._tables(made integer, is_unlogged boolean) RETURNS void
+LANGUAGE plpgsql SET client_min_messages = warning AS $$
+DECLARE
+    statement text;
+BEGIN
+    FOREACH statement IN ARRAY CASE WHEN $2 THEN {create_unlogged} ELSE {create_logged} END LOOP
+        EXECUTE format(statement, made);
+    END LOOP;
+    FOR statement IN {inherited} LOOP
+        EXECUTE statement;
+    END LOOP;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq._create(queue_name text, is_unlogged boolean) RETURNS integer
+LANGUAGE plpgsql AS $$
+DECLARE
+    made integer;
+BEGIN
+    PERFORM pgmq.validate_queue_name($1);
+    INSERT INTO pgqueue_queue ({columns}, name, unlogged) VALUES ({values}, $1, $2)
+    ON CONFLICT DO NOTHING RETURNING id INTO made;
+    IF made IS NULL THEN
+        RAISE NOTICE 'queue "%" already exists, skipping', $1;
+    ELSE
+        PERFORM pgmq._tables(made, $2);
+        DELETE FROM pgmq.own_queue o WHERE NOT EXISTS (
+            SELECT FROM pgqueue_queue q WHERE q.id = o.queue_id AND q.created_at = o.created_at);
+        INSERT INTO pgmq.own_queue (queue_id, created_at, base)
+        SELECT q.id, q.created_at, (
+            SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM pgqueue_message_id_seq)
+        FROM pgqueue_queue q WHERE q.id = made;
+    END IF;
+    PERFORM pgmq._views($1);
+    RETURN made;
+END
+$$;
+
+-- The views of one queue. They call functions: a view on the queue's tables would keep Django from
+-- dropping these.
+CREATE OR REPLACE FUNCTION pgmq._views(queue_name text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    q pgmq._opened := pgmq._open($1);
+    name text;
+    source text;
+BEGIN
+    FOR name, source IN VALUES ('q_', 'live_messages'), ('a_', 'archived_messages') LOOP
+        name := name || lower($1);
+        EXECUTE format('CREATE OR REPLACE VIEW pgmq.%I AS SELECT * FROM pgmq.%I(%s, %s)',
+                       name, source, q.id, q.base);
+        EXECUTE format('CREATE OR REPLACE TRIGGER pgmq_read_only INSTEAD OF INSERT OR UPDATE OR DELETE '
+                       'ON pgmq.%I FOR EACH ROW EXECUTE FUNCTION pgmq.refuse_change()', name);
+        EXECUTE format('GRANT SELECT ON pgmq.%I TO PUBLIC', name);
+    END LOOP;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'pgmq.% is a read-only view', TG_TABLE_NAME USING
+        ERRCODE = 'feature_not_supported',
+        HINT = 'Use pgmq.send, pgmq.set_vt, pgmq.delete and pgmq.archive.';
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.live_messages(queue_id integer, base bigint) RETURNS TABLE (
+    msg_id bigint, read_ct integer, enqueued_at timestamptz, last_read_at timestamptz,
+    vt timestamptz, message jsonb, headers jsonb
+) LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY EXECUTE format(
+        $q$SELECT l.id - $1, l.read_ct, l.enqueued_at, l.last_read_at, l.vt, m.body::jsonb,
+                m.headers::jsonb
+         FROM ({live}) l
+         JOIN pgqueue_message_q%1$s m ON m.id = l.id AND m.enqueued_at = l.enqueued_at
+         WHERE l.queue_id = %1$s$q$, $1) USING $2;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.archived_messages(queue_id integer, base bigint) RETURNS TABLE (
+    msg_id bigint, read_ct integer, enqueued_at timestamptz, last_read_at timestamptz,
+    archived_at timestamptz, vt timestamptz, message jsonb, headers jsonb
+) LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY EXECUTE format(
+        'SELECT a.id - $1, a.read_ct, a.enqueued_at, a.last_read_at, a.archived_at, a.archived_at,
+                m.body::jsonb, m.headers::jsonb
+         FROM pgqueue_archive_q%1$s a
+         JOIN pgqueue_message_q%1$s m ON m.id = a.id AND m.enqueued_at = a.enqueued_at', $1) USING $2;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.create_non_partitioned(queue_name text) RETURNS void
+LANGUAGE plpgsql AS $$ BEGIN PERFORM pgmq._create($1, false); END $$;
+
+CREATE OR REPLACE FUNCTION pgmq.create(queue_name text) RETURNS void
+LANGUAGE plpgsql AS $$ BEGIN PERFORM pgmq._create($1, false); END $$;
+
+CREATE OR REPLACE FUNCTION pgmq.create_unlogged(queue_name text) RETURNS void
+LANGUAGE plpgsql AS $$ BEGIN PERFORM pgmq._create($1, true); END $$;
+
+-- Intervals that are numbers of messages have no effect: partitions and retention are by time.
+CREATE OR REPLACE FUNCTION pgmq.create_partitioned(
+    queue_name text, partition_interval text DEFAULT '10000',
+    retention_interval text DEFAULT '100000', premake integer DEFAULT 4
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    every interval := CASE WHEN $2 !~ '^\d+$' THEN $2::interval END;
+    kept interval := CASE WHEN $3 !~ '^\d+$' THEN $3::interval END;
+    made integer := pgmq._create($1, false);
+BEGIN
+    UPDATE pgqueue_queue SET retention = kept WHERE id = made AND kept IS NOT NULL;
+    RAISE NOTICE 'queue "%" has no partitions yet: run manage.py pgqueue_partition % --interval %s',
+        $1, $1, coalesce(extract(epoch FROM every)::bigint, 86400);
+END
+$$;
+
+-- Takes no lock on tables that other queues share: the next maintenance drops the tables. A process of
+-- Django's that remembers the queue is refused.
+CREATE OR REPLACE FUNCTION pgmq.drop_queue(queue_name text) RETURNS boolean LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    q record;
+    sources text;
+BEGIN
+    PERFORM pgmq.format_table_name($1, 'q');
+    SELECT id, created_at INTO q FROM pgqueue_queue WHERE lower(name) = lower($1) FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE NOTICE 'pgmq queue `%` does not exist', $1;
+        RETURN false;
+    END IF;
+    SELECT string_agg(name, ', ') INTO sources FROM pgqueue_queue
+    WHERE dead_letter_queue_id = q.id AND id <> q.id;
+    IF sources IS NOT NULL THEN
+        RAISE EXCEPTION 'queue "%" takes the dead letters of %: drop these first', $1, sources;
+    END IF;
+    EXECUTE format('DROP VIEW IF EXISTS pgmq.%I, pgmq.%I', 'q_' || lower($1), 'a_' || lower($1));
+    DELETE FROM pgmq.topic_bindings WHERE lower(queue_name) = lower($1);
+    EXECUTE format('CREATE TRIGGER pgmq_dropped BEFORE INSERT ON pgqueue_message_q%s FOR EACH ROW '
+                   'EXECUTE FUNCTION pgmq.refuse_send()', q.id);
+    UPDATE pgqueue_queue SET name = 'dropped-' || id, paused = true WHERE id = q.id;
+    INSERT INTO pgmq.own_queue (queue_id, created_at, dropped) VALUES (q.id, q.created_at, true)
+    ON CONFLICT (queue_id) DO UPDATE SET created_at = excluded.created_at, dropped = true;
+    RETURN true;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.refuse_send() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'pgqueue: queue % does not exist', NEW.queue_id USING ERRCODE = 'PQ404';
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.drop_queue(queue_name text, partitioned boolean) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE WARNING 'drop_queue(queue_name, partitioned) is deprecated and will be removed in PGMQ v2.0. Use drop_queue(queue_name) instead';
+    PERFORM pgmq.drop_queue($1);
+    RETURN true;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.list_queues() RETURNS SETOF pgmq.queue_record
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY SELECT q.name, q.partition_interval IS NOT NULL, q.unlogged, q.created_at
+    FROM pgqueue_queue q LEFT JOIN pgmq.own_queue o
+        ON o.queue_id = q.id AND o.created_at = q.created_at
+    WHERE o.dropped IS NOT TRUE ORDER BY q.id;
+END
+$$;
+
+CREATE OR REPLACE VIEW pgmq.meta AS SELECT * FROM pgmq.list_queues();
+
+CREATE OR REPLACE FUNCTION pgmq.purge_queue(queue_name text) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    q pgmq._opened := pgmq._open($1);
+    purged bigint := 0;
+    batch bigint;
+BEGIN
+    LOOP
+        SELECT p.number INTO batch FROM pgmq._purge(q.id, 50000) p;
+        purged := purged + batch;
+        EXIT WHEN batch = 0;
+    END LOOP;
+    RETURN purged;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.detach_archive(queue_name text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE WARNING 'detach_archive(queue_name) is deprecated and is a no-op. It will be removed in PGMQ v2.0. Archive tables are no longer member objects.';
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.convert_archive_partitioned(
+    table_name text, partition_interval text DEFAULT '10000',
+    retention_interval text DEFAULT '100000', leading_partition integer DEFAULT 10
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'these archives are partitioned by manage.py pgqueue_partition'
+        USING ERRCODE = 'feature_not_supported';
+END
+$$;
+
+-- The queue's own indexes serve the grouped reads.
+CREATE OR REPLACE FUNCTION pgmq.create_fifo_index(queue_name text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pgmq._open($1);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.create_fifo_indexes_all() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+END
+$$;
+
+-- ------------------------------------------------------------------ send
+
+CREATE OR REPLACE FUNCTION pgmq._group(headers jsonb) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT nullif($1 ->> 'x-pgmq-group', '')
+$$;
+
+-- The time that a delay given as text stands for: seconds, or a time.
+CREATE OR REPLACE FUNCTION pgmq._moment(delay text) RETURNS timestamptz LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN CASE WHEN $1 ~ '^\s*[+-]?\d+\s*$' THEN clock_timestamp() + make_interval(secs => $1::integer)
+                ELSE $1::timestamptz END;
+END
+$$;
+
+-- A message without headers and delay is inserted without these columns: nothing is checked for them,
+-- and the statement is planned sooner.
+CREATE OR REPLACE FUNCTION pgmq.send(queue_name text, msg jsonb, headers jsonb, delay timestamptz)
+RETURNS SETOF bigint LANGUAGE plpgsql ROWS 1 AS $$
+DECLARE
+    q pgmq._opened := pgmq._open($1, $4 IS NOT NULL);
+BEGIN
+    IF $3 IS NULL AND $4 <= clock_timestamp() THEN
+        RETURN QUERY EXECUTE format(
+            'INSERT INTO pgqueue_message_q%s (queue_id, body) VALUES (%1$s, $1) RETURNING id - $2', q.id)
+        USING $2, q.base;
+    ELSE
+        RETURN QUERY SELECT s.id - q.base FROM pgmq._send(
+            q.id, p_at => CASE WHEN $4 > clock_timestamp() THEN $4 END, p_body => $2,
+            p_headers => $3, p_group => pgmq._group($3), p_priority => 0::smallint) s;
+    END IF;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq._validate_batch_params(msgs jsonb[], headers jsonb[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF $1 IS NULL OR cardinality($1) = 0 THEN
+        RAISE EXCEPTION 'msgs cannot be NULL or empty';
+    END IF;
+    IF $2 IS NOT NULL AND cardinality($2) <> cardinality($1) THEN
+        RAISE EXCEPTION 'headers array length (%) must match msgs array length (%)',
+            cardinality($2), cardinality($1);
+    END IF;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.send_batch(
+    queue_name text, msgs jsonb[], headers jsonb[], delay timestamptz
+) RETURNS SETOF bigint LANGUAGE plpgsql AS $$
+DECLARE
+    q pgmq._opened := pgmq._open($1, $4 IS NOT NULL);
+BEGIN
+    PERFORM pgmq._validate_batch_params($2, $3);
+    IF $3 IS NULL AND $4 <= clock_timestamp() THEN
+        RETURN QUERY EXECUTE format(
+            'INSERT INTO pgqueue_message_q%s (queue_id, body)
+             SELECT %1$s, nullif(b.body, ''null'') FROM unnest($1) WITH ORDINALITY AS b (body, place)
+             ORDER BY b.place RETURNING id - $2', q.id)
+        USING $2, q.base;
+    ELSE
+        RETURN QUERY SELECT s.id - q.base FROM pgmq._send_batch(
+            q.id, p_at => CASE WHEN $4 > clock_timestamp() THEN $4 END, p_bodies => to_jsonb($2),
+            p_headers => to_jsonb($3), p_priority => 0::smallint,
+            p_group => (SELECT array_agg(pgmq._group(h.header) ORDER BY h.place)
+                        FROM unnest($3) WITH ORDINALITY AS h (header, place))) s;
+    END IF;
+END
+$$;
+
+-- ------------------------------------------------------------------ read
+
+-- Whether a read of ready messages alone would miss some, or wrongly pass some over.
+CREATE OR REPLACE FUNCTION pgmq._due(queue_id integer, clock timestamptz) RETURNS boolean
+LANGUAGE plpgsql SET enable_seqscan = off AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM FROM pgqueue_deferred WHERE queue_id = $1 AND vt <= $2 ORDER BY vt LIMIT 1;
+    IF NOT FOUND THEN
+        PERFORM FROM pgqueue_lease WHERE queue_id = $1 AND vt <= $2 ORDER BY vt LIMIT 1;
+    END IF;
+    IF NOT FOUND THEN
+        PERFORM FROM pgqueue_recheck WHERE queue_id = $1 ORDER BY id LIMIT 1;
+    END IF;
+    RETURN FOUND;
+END
+$$;
+
+-- Gives heads to groups without one. In an open transaction, whose locks last, only to as many as the
+-- read needs. It searches further if rechecks are of groups that have a head, or of a locked one.
+--
+-- PostgreSQL does not tell a function whether its transaction goes on. A statement at the transaction's
+-- own time is taken to be alone in it. That is wrong if a client sends BEGIN and the read in one message,
+-- or reads in a DO block. Then, until that transaction ends, other reads pass over the groups of the
+-- queue that have no head, and a read in another open transaction waits. No message is lost, and none
+-- overtakes another of its group.
+CREATE OR REPLACE FUNCTION pgmq._promote_some(queue_id integer, qty bigint, clock timestamptz)
+RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    alone boolean := statement_timestamp() = transaction_timestamp();
+    batch bigint := CASE WHEN alone THEN 1000 ELSE 10 * least($2, 1000) END;
+    missing bigint := least($2, 1000);
+    done record;
+BEGIN
+    LOOP
+        done := pgmq._promote($1, p_alone => alone, p_batch => batch, p_clock => $3,
+                              p_groups => CASE WHEN alone THEN 1000 ELSE missing END::integer);
+        missing := missing - done.heads;
+        EXIT WHEN alone OR missing <= 0 OR batch >= 10000;
+        batch := batch * 10;
+    END LOOP;
+    RETURN done.rechecks = batch;
+END
+$$;
+
+-- Archives the messages among the taken ones that have expired. Returns the others.
+CREATE OR REPLACE FUNCTION pgmq._in_time(q pgmq._opened, taken pgmq._delivery[], clock timestamptz)
+RETURNS pgmq._delivery[] LANGUAGE plpgsql AS $$
+DECLARE
+    late bigint[];
+    archived bigint[];
+BEGIN
+    EXECUTE format(
+        'SELECT array_agg(t.id) FROM unnest($1) t CROSS JOIN LATERAL (
+             SELECT FROM pgqueue_message_q%s m
+             WHERE m.id = t.id AND m.enqueued_at = t.enqueued_at
+               AND m.expires_at::timestamptz <= $2 OFFSET 0) m', q.id)
+    INTO late USING taken, clock;
+    IF late IS NULL THEN
+        RETURN taken;
+    END IF;
+    PERFORM pgmq._unfold(q.id, late);
+    archived := ARRAY(SELECT e.id FROM pgmq._expire(q.id, p_ids => late) e);
+    -- A pop leaves no row of a message that was ready.
+    EXECUTE format(
+        'INSERT INTO pgqueue_archive_q%s (id, enqueued_at, queue_id, read_ct, attempts, state)
+         SELECT id, enqueued_at, %1$s, 0, 0, ''EXPIRED'' FROM unnest($1)
+         WHERE id = ANY($2) AND id <> ALL($3)', q.id)
+    USING taken, late, archived;
+    RETURN ARRAY(SELECT t FROM unnest(taken) t WHERE t.id <> ALL(late) ORDER BY -t.priority, t.id);
+END
+$$;
+
+-- Leases messages, as engine/read/reading.py does. All statements have one time, and a lease ends after
+-- it: no call finds a message twice. Without a lease it deletes them, except their bodies. Ready messages
+-- among them may have expired: _records leaves these out, and the caller passes them to _in_time.
+CREATE OR REPLACE FUNCTION pgmq._take(
+    q pgmq._opened, vt integer, qty bigint, conditional jsonb DEFAULT NULL,
+    clock timestamptz DEFAULT clock_timestamp()
+) RETURNS pgmq._delivery[] LANGUAGE plpgsql SET enable_seqscan = off AS $$
+#variable_conflict use_column
+DECLARE
+    lease interval := greatest(make_interval(secs => $2), '1 microsecond');
+    most bigint := coalesce(qty, 9223372036854775807);
+    taken pgmq._delivery[] := '{}';
+    heed boolean := true;
+    rechecks_left boolean := false;
+    again boolean;
+    recheck boolean;
+    blocked boolean;
+    before integer;
+    found_ integer;
+    r record;
+    ended bigint[];
+    read_cts integer[];
+    read_ats bigint[];
+BEGIN
+    IF conditional IS NULL THEN
+        IF most >= 16 THEN
+            PERFORM FROM pgqueue_group WHERE queue_id = q.id ORDER BY group_key LIMIT 1;
+        END IF;
+        IF $2 IS NULL THEN
+            taken := ARRAY(SELECT t FROM pgmq._take_ready(q.id, p_qty => qty, p_clock => clock) t
+                           ORDER BY -t.priority, t.id);
+        ELSIF most < 16 OR FOUND THEN
+            taken := ARRAY(SELECT t FROM pgmq._read_each(
+                q.id, p_qty => qty, p_vt => lease, p_clock => clock) t ORDER BY -t.priority, t.id);
+        ELSE
+            taken := ARRAY(SELECT t FROM pgmq._read_batch(
+                q.id, p_qty => qty, p_vt => lease, p_clock => clock) t ORDER BY -t.priority, t.id);
+        END IF;
+    END IF;
+    IF cardinality(taken) < most AND (conditional IS NOT NULL OR pgmq._due(q.id, clock)) THEN
+        WHILE cardinality(taken) < most LOOP
+            again := false;
+            recheck := false;
+            blocked := false;
+            before := cardinality(taken);
+            ended := NULL;
+            read_cts := NULL;
+            read_ats := NULL;
+            FOR r IN
+                SELECT * FROM pgmq._read_due(
+                    q.id, p_qty => most - cardinality(taken), p_vt => lease, p_heed => heed,
+                    p_max_deliveries => q.max_deliveries, p_clock => clock)
+                WHERE conditional IS NULL
+                UNION ALL
+                SELECT * FROM pgmq._read_matching(
+                    q.id, p_qty => most - cardinality(taken), p_vt => lease, p_heed => heed,
+                    p_conditional => conditional, p_max_deliveries => q.max_deliveries, p_clock => clock)
+                WHERE conditional IS NOT NULL
+            LOOP
+                IF r.note IS NULL THEN
+                    taken := taken || ROW(
+                        r.note, r.id, r.read_ct, r.read_at, NULL, NULL, r.enqueued_at, r.priority,
+                        r.group_key, r.attempts, r.vt, r.first_read_at, NULL)::pgmq._delivery;
+                ELSIF r.note = 'exhausted' THEN
+                    ended := ended || r.id;
+                    read_cts := read_cts || r.read_ct;
+                    read_ats := read_ats || r.read_at;
+                ELSIF r.note = 'blocked' THEN
+                    blocked := true;
+                ELSE
+                    recheck := true;
+                END IF;
+            END LOOP;
+            IF cardinality(taken) > before THEN
+                found_ := cardinality(taken);
+                taken := taken[:before] || pgmq._in_time(q, taken[before + 1:], clock);
+                again := cardinality(taken) < found_;
+            END IF;
+            IF ended IS NOT NULL THEN
+                again := true;
+                IF q.dead_id IS NULL THEN
+                    PERFORM pgmq._fail(q.id, p_ids => ended, p_read_cts => read_cts,
+                                       p_read_ats => read_ats, p_ran => 0);
+                ELSE
+                    PERFORM pgmq._dead_letter(
+                        q.id, q.dead_id, p_ids => ended, p_read_cts => read_cts,
+                        p_read_ats => read_ats, p_ran => 0, p_source => q.name,
+                        p_reason => 'max_deliveries');
+                END IF;
+            END IF;
+            IF blocked THEN
+                PERFORM FROM pgmq._set_back(q.id, 1000, clock);
+                again := again OR FOUND;
+            END IF;
+            IF recheck THEN
+                rechecks_left := pgmq._promote_some(q.id, most - cardinality(taken), clock);
+                heed := false;
+                again := true;
+            ELSIF NOT again AND rechecks_left THEN
+                rechecks_left := false;
+                heed := true;
+                again := true;
+            END IF;
+            EXIT WHEN NOT again;
+        END LOOP;
+        taken := ARRAY(SELECT t FROM unnest(taken) t ORDER BY -t.priority, t.id);
+        IF $2 IS NULL THEN
+            DELETE FROM pgqueue_deferred
+            WHERE id = ANY(ARRAY(SELECT t.id FROM unnest(taken) t)) AND queue_id + 0 = q.id;
+        END IF;
+    END IF;
+    RETURN taken;
+END
+$$;
+
+-- Deliveries as clients see them, without those that have expired. Popped ones lose their bodies, and show
+-- the deliveries before this one. The statement for one is planned in a third of the time.
+CREATE OR REPLACE FUNCTION pgmq._records(
+    q pgmq._opened, taken pgmq._delivery[], clock timestamptz DEFAULT '-infinity',
+    popped boolean DEFAULT false
+) RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
+DECLARE
+    own text := 'pgqueue_message_q' || q.id;
+    one pgmq._delivery := taken[1];
+BEGIN
+    IF cardinality(taken) = 1 THEN
+        RETURN QUERY EXECUTE format(
+            CASE WHEN popped THEN 'DELETE FROM %s WHERE %s RETURNING %s'
+                 ELSE 'SELECT %3$s FROM %1$s WHERE %2$s' END,
+            own, 'id = $1 AND enqueued_at = $2 AND (expires_at::timestamptz <= $7) IS NOT TRUE',
+            '$3, $4, $2, $5, $6, body::jsonb, headers::jsonb')
+        USING one.id, one.enqueued_at, one.id - q.base, one.read_ct - popped::integer,
+            CASE WHEN one.read_ct > popped::integer THEN to_timestamp(one.read_at / 1e6::float8) END,
+            to_timestamp(CASE WHEN popped THEN one.read_at ELSE one.vt END / 1e6::float8), clock;
+    ELSIF cardinality(taken) > 1 THEN
+        RETURN QUERY EXECUTE format(
+            CASE WHEN popped THEN
+                'WITH m AS (DELETE FROM %s WHERE id = ANY(ARRAY(SELECT id FROM unnest($2)))
+                            AND (expires_at::timestamptz <= $4) IS NOT TRUE
+                            RETURNING id, body, headers) '
+            ELSE '' END ||
+            'SELECT t.id - $1, t.read_ct - $3, t.enqueued_at,
+                    CASE WHEN t.read_ct > $3 THEN to_timestamp(t.read_at / 1e6::float8) END,
+                    to_timestamp(CASE $3 WHEN 1 THEN t.read_at ELSE t.vt END / 1e6::float8),
+                    m.body::jsonb, m.headers::jsonb
+             FROM unnest($2) WITH ORDINALITY AS t
+                 (note, id, read_ct, read_at, body, headers, enqueued_at, priority, group_key,
+                  attempts, vt, first_read_at, expires_at, place) ' ||
+            CASE WHEN popped THEN 'JOIN m USING (id)' ELSE
+                'CROSS JOIN LATERAL (
+                     SELECT body, headers FROM %s m
+                     WHERE m.id = t.id AND m.enqueued_at = t.enqueued_at
+                       AND (m.expires_at::timestamptz <= $4) IS NOT TRUE OFFSET 0) m' END ||
+            ' ORDER BY t.place', own)
+        USING q.base, taken, popped::integer, clock;
+    END IF;
+END
+$$;
+
+-- Reads until nothing that it takes has expired. vt is NULL: pops.
+CREATE OR REPLACE FUNCTION pgmq._read(
+    q pgmq._opened, vt integer, qty bigint, conditional jsonb DEFAULT NULL
+) RETURNS SETOF pgmq.message_record LANGUAGE plpgsql ROWS 100 AS $$
+DECLARE
+    clock timestamptz := clock_timestamp();
+    missing bigint := qty;
+    taken pgmq._delivery[];
+    shown bigint;
+BEGIN
+    LOOP
+        taken := pgmq._take(q, $2, missing, conditional, clock);
+        RETURN QUERY SELECT * FROM pgmq._records(q, taken, clock, $2 IS NULL);
+        GET DIAGNOSTICS shown = ROW_COUNT;
+        EXIT WHEN shown = cardinality(taken);
+        missing := missing - shown;
+        taken := pgmq._in_time(q, taken, clock);
+    END LOOP;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.read(
+    queue_name text, vt integer, qty integer, conditional jsonb DEFAULT '{}'
+) RETURNS SETOF pgmq.message_record LANGUAGE plpgsql ROWS 100 AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._read(
+        pgmq._open($1, $2 IS NOT NULL, $3), $2, $3, nullif($4, '{}'));
+END
+$$;
+
+-- kind: 'groups', one group after the other; 'rounds', one of each group, then the second; 'heads',
+-- one of each group.
+CREATE OR REPLACE FUNCTION pgmq._grouped(queue_name text, vt integer, qty integer, kind text)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql ROWS 100 AS $$
+DECLARE
+    q pgmq._opened := pgmq._open($1, $2 IS NOT NULL, $3);
+    clock timestamptz := clock_timestamp();
+    missing bigint := $3;
+    wanted bigint;
+    heads pgmq._delivery[];
+    behind pgmq._delivery[];
+    taken pgmq._delivery[] := '{}';
+BEGIN
+    WHILE missing > 0 LOOP
+        wanted := missing;
+        IF kind = 'groups' THEN
+            SELECT greatest(n.heads, 1) INTO wanted FROM pgmq._heads_needed(q.id, missing) n;
+        END IF;
+        heads := pgmq._take(q, $2, wanted, clock => clock);
+        EXIT WHEN cardinality(heads) = 0;
+        heads := pgmq._in_time(q, heads, clock);
+        CONTINUE WHEN cardinality(heads) = 0;
+        missing := missing - cardinality(heads);
+        behind := '{}';
+        IF kind <> 'heads' AND missing > 0 THEN
+            behind := ARRAY(
+                SELECT f FROM (
+                    SELECT array_agg(h.id) AS ids, array_agg(h.read_ct) AS read_cts,
+                           array_agg(h.read_at) AS read_ats
+                    FROM unnest(heads) h WHERE h.group_key IS NOT NULL) h
+                CROSS JOIN LATERAL pgmq._follow(
+                    q.id, p_ids => h.ids, p_read_cts => h.read_cts, p_read_ats => h.read_ats,
+                    p_qty => missing, p_vt => make_interval(secs => $2),
+                    p_max_deliveries => q.max_deliveries, p_in_rounds => kind = 'rounds') f);
+            behind := pgmq._in_time(q, behind, clock);
+            missing := missing - cardinality(behind);
+        END IF;
+        IF kind = 'groups' THEN
+            -- Followers come behind their heads.
+            heads := ARRAY(
+                SELECT e.delivery
+                FROM (SELECT h AS delivery, -h.priority AS rank, h.id AS head, h.id
+                      FROM unnest(heads) h
+                      UNION ALL
+                      SELECT f, -h.priority, h.id, f.id
+                      FROM unnest(behind) f JOIN unnest(heads) h ON h.group_key = f.group_key) e
+                ORDER BY e.rank, e.head, e.id);
+            behind := '{}';
+        END IF;
+        taken := taken || heads || behind;
+        EXIT WHEN kind <> 'groups';
+    END LOOP;
+    RETURN QUERY SELECT * FROM pgmq._records(q, taken);
+END
+$$;
+
+-- Reads until there is a message. Each pass has a time and a snapshot of its own.
+CREATE OR REPLACE FUNCTION pgmq._poll(
+    kind text, queue_name text, vt integer, qty integer, seconds integer, pause_ms integer,
+    conditional jsonb DEFAULT NULL
+) RETURNS SETOF pgmq.message_record LANGUAGE plpgsql AS $$
+DECLARE
+    until timestamptz := clock_timestamp() + make_interval(secs => $5);
+BEGIN
+    WHILE clock_timestamp() < until LOOP
+        IF kind = 'read' THEN
+            RETURN QUERY SELECT * FROM pgmq.read($2, $3, $4, $7);
+        ELSE
+            RETURN QUERY SELECT * FROM pgmq._grouped($2, $3, $4, $1);
+        END IF;
+        IF FOUND THEN
+            RETURN;
+        END IF;
+        PERFORM pg_sleep($6::float8 / 1000);
+    END LOOP;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.pop(queue_name text, qty integer DEFAULT 1)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql ROWS 100 AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._read(pgmq._open($1, qty => $2), NULL, $2);
+END
+$$;
+
+-- ------------------------------------------------------------------ settle
+
+-- Runs an operation on messages by id, as engine/settle/settling.py does. First come the statements that
+-- need not look for a message: a leased one has its row in deferred, or is in a batch lease. A single one
+-- has statements of its own, which are planned sooner.
+CREATE OR REPLACE FUNCTION pgmq._settle(
+    queue_id integer, operation text, ids bigint[], till timestamptz DEFAULT NULL
+) RETURNS bigint[] LANGUAGE plpgsql SET enable_seqscan = off AS $$
+#variable_conflict use_variable
+DECLARE
+    missing bigint[] := ids;
+    done bigint[] := '{}';
+    moved bigint[];
+    moment bigint;
+    held pgqueue_deferred;
+BEGIN
+    IF cardinality(ids) = 1 AND operation <> 'set_vt' THEN
+        DELETE FROM pgqueue_deferred d WHERE d.id = $3[1] AND d.queue_id + 0 = $1
+        RETURNING d.* INTO held;
+        IF FOUND AND operation = 'delete' THEN
+            EXECUTE format('DELETE FROM pgqueue_message_q%s WHERE id = $1', queue_id) USING held.id;
+            RETURN ids;
+        ELSIF FOUND THEN
+            EXECUTE format(
+                'INSERT INTO pgqueue_archive_q%s (id, enqueued_at, first_read_at, last_read_at, queue_id,
+                                                  read_ct, attempts, state)
+                 VALUES ($1, $2, $3, $4, %1$s, $5, $6, ''COMPLETED'')', queue_id)
+            USING held.id, held.enqueued_at, held.first_read_at, held.last_read_at, held.read_ct,
+                held.attempts;
+            RETURN ids;
+        END IF;
+    END IF;
+    FOR step IN 0..3 LOOP
+        IF step = 0 THEN
+            CONTINUE WHEN operation <> 'archive' OR cardinality(ids) = 1;
+            SELECT extract(epoch FROM l.read_at) * 1000000 INTO moment FROM pgqueue_lease l
+            WHERE l.head = $3[1] AND l.queue_id + 0 = $1 AND l.ids = $3;
+            CONTINUE WHEN NOT FOUND;
+            moved := ARRAY(SELECT a.id FROM pgmq._archive_batch(
+                queue_id, p_heads => ids[1:1], p_members => ARRAY[ids::text], p_ran => 0,
+                p_read_ats => ARRAY[moment]) a);
+        ELSIF operation = 'archive' AND step = 1 THEN
+            moved := ARRAY(SELECT a.id FROM pgmq._archive_held(queue_id, missing, 0) a);
+        ELSIF operation = 'archive' THEN
+            moved := ARRAY(SELECT a.id FROM pgmq._archive_by_id(
+                queue_id, missing, true, p_state => 'COMPLETED') a);
+        ELSIF operation = 'delete' AND step = 1 THEN
+            moved := ARRAY(SELECT d.id FROM pgmq._delete_held(queue_id, missing) d);
+        ELSIF operation = 'delete' THEN
+            moved := ARRAY(SELECT d.id FROM pgmq._delete_by_id(queue_id, missing, true) d);
+        ELSIF step = 1 THEN
+            moved := ARRAY(SELECT v.id FROM pgmq._set_vt_held(
+                queue_id, p_ids => missing, p_at => till) v);
+        ELSE
+            moved := ARRAY(SELECT v.id FROM pgmq._set_vt_by_id(
+                queue_id, p_ids => missing, p_at => till, p_in_flight => true) v);
+        END IF;
+        done := done || moved;
+        EXIT WHEN cardinality(done) = cardinality(ids);
+        missing := ARRAY(SELECT unnest(ids) EXCEPT SELECT unnest(done) ORDER BY 1);
+        IF step = 1 THEN
+            PERFORM pgmq._unfold(queue_id, missing);
+        END IF;
+    END LOOP;
+    RETURN done;
+END
+$$;
+
+-- Ids of the table, sorted, of a client's.
+CREATE OR REPLACE FUNCTION pgmq._ids(base bigint, msg_ids bigint[]) RETURNS bigint[]
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN ARRAY(SELECT DISTINCT m + $1 FROM unnest($2) m WHERE m IS NOT NULL ORDER BY 1);
+END
+$$;
+
+{settle}
+
+-- Messages that got a time are in deferred, or wait in their groups.
+CREATE OR REPLACE FUNCTION pgmq.set_vt(queue_name text, msg_ids bigint[], vt timestamptz)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET enable_seqscan = off AS $$
+#variable_conflict use_column
+DECLARE
+    q pgmq._opened := pgmq._open($1, $3 IS NOT NULL);
+    done bigint[] := pgmq._settle(q.id, 'set_vt', pgmq._ids(q.base, $2), $3);
+    found_ pgmq._delivery[];
+    groups text[];
+BEGIN
+    LOOP
+        found_ := ARRAY(
+            SELECT ROW(NULL, id, read_ct, (extract(epoch FROM last_read_at) * 1000000)::bigint, NULL,
+                       NULL, enqueued_at, priority, group_key, attempts,
+                       (extract(epoch FROM l.vt) * 1000000)::bigint, NULL, NULL)::pgmq._delivery
+            FROM (
+                SELECT id, read_ct, last_read_at, enqueued_at, priority, group_key, attempts, d.vt
+                FROM pgqueue_deferred d WHERE id = ANY(done) AND queue_id + 0 = q.id
+                UNION ALL
+                SELECT id, read_ct, last_read_at, enqueued_at, priority, group_key, attempts, w.vt
+                FROM pgqueue_waiting w
+                WHERE queue_id = q.id AND group_key = ANY(groups) AND id = ANY(done)) l
+            ORDER BY id);
+        EXIT WHEN groups IS NOT NULL OR cardinality(found_) = cardinality(done);
+        EXECUTE format('SELECT coalesce(array_agg(group_key), ''{}'') FROM pgqueue_message_q%s '
+                       'WHERE id = ANY($1)', q.id) INTO groups USING done;
+    END LOOP;
+    RETURN QUERY SELECT * FROM pgmq._records(q, found_);
+END
+$$;
+
+-- ------------------------------------------------------------------ metrics
+
+CREATE OR REPLACE FUNCTION pgmq.metrics(queue_name text) RETURNS pgmq.metrics_result
+LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+    q pgmq._opened := pgmq._open($1);
+    r pgmq.metrics_result;
+    clock timestamptz := clock_timestamp();
+    total bigint;
+BEGIN
+    -- The highest id that is still known.
+    EXECUTE 'SELECT max(id) FROM pgqueue_message_q' || q.id INTO total;
+    SELECT $1, count(*), extract(epoch FROM clock - max(l.enqueued_at))::integer,
+           extract(epoch FROM clock - min(l.enqueued_at))::integer, coalesce(total - q.base, 0), clock,
+           count(*) FILTER (WHERE l.vt <= clock), NULL
+    INTO r FROM ({live}) l WHERE l.queue_id = q.id;
+    RETURN r;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.metrics_all() RETURNS SETOF pgmq.metrics_result LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY SELECT m.* FROM pgmq.list_queues() q
+    CROSS JOIN LATERAL pgmq.metrics(q.queue_name) m;
+END
+$$;
+
+-- ------------------------------------------------------------------ topics
+
+CREATE OR REPLACE FUNCTION pgmq._validate_topic(label text, value text, characters text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF coalesce($2, '') = '' THEN
+        RAISE EXCEPTION '% cannot be NULL or empty', $1;
+    ELSIF length($2) > 255 THEN
+        RAISE EXCEPTION '% length cannot exceed 255 characters, got % characters', $1, length($2);
+    ELSIF $2 !~ ('^[' || $3 || ']+$') THEN
+        RAISE EXCEPTION '% contains invalid characters. Got: %', $1, $2;
+    ELSIF $2 ~ '^\.' THEN
+        RAISE EXCEPTION '% cannot start with a dot. Got: %', $1, $2;
+    ELSIF $2 ~ '\.$' THEN
+        RAISE EXCEPTION '% cannot end with a dot. Got: %', $1, $2;
+    ELSIF $2 ~ '\.\.' THEN
+        RAISE EXCEPTION '% cannot contain consecutive dots. Got: %', $1, $2;
+    ELSIF $2 ~ '\*\*' THEN
+        RAISE EXCEPTION '% cannot contain consecutive stars (**). Use # for multi-segment matching. Got: %', $1, $2;
+    ELSIF $2 ~ '##' THEN
+        RAISE EXCEPTION '% cannot contain consecutive hashes (##). A single # already matches zero or more segments. Got: %', $1, $2;
+    ELSIF $2 ~ '\*#|#\*' THEN
+        RAISE EXCEPTION '% cannot contain adjacent wildcards (*# or #*). Separate wildcards with dots. Got: %', $1, $2;
+    END IF;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.validate_routing_key(routing_key text) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    PERFORM pgmq._validate_topic('routing_key', $1, 'a-zA-Z0-9._-');
+    RETURN true;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.validate_topic_pattern(pattern text) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    PERFORM pgmq._validate_topic('pattern', $1, 'a-zA-Z0-9._*#-');
+    RETURN true;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.bind_topic(pattern text, queue_name text) RETURNS void
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    found_ text;
+BEGIN
+    PERFORM pgmq.validate_topic_pattern($1);
+    IF coalesce($2, '') = '' THEN
+        RAISE EXCEPTION 'queue_name cannot be NULL or empty';
+    END IF;
+    SELECT q.name INTO found_ FROM pgqueue_queue q WHERE lower(q.name) = lower($2);
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'Queue "%" does not exist. Create the queue first using pgmq.create()', $2;
+    END IF;
+    -- A binding of an earlier queue with this name does not count, and is replaced.
+    INSERT INTO pgmq.topic_bindings AS t (pattern, queue_name) VALUES ($1, found_)
+    ON CONFLICT (pattern, queue_name) DO UPDATE SET bound_at = excluded.bound_at
+    WHERE t.bound_at < (SELECT q.created_at FROM pgqueue_queue q WHERE lower(q.name) = lower($2));
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.unbind_topic(pattern text, queue_name text) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF coalesce($1, '') = '' THEN
+        RAISE EXCEPTION 'pattern cannot be NULL or empty';
+    ELSIF coalesce($2, '') = '' THEN
+        RAISE EXCEPTION 'queue_name cannot be NULL or empty';
+    END IF;
+    DELETE FROM pgmq.topic_bindings b WHERE b.pattern = $1 AND lower(b.queue_name) = lower($2);
+    RETURN FOUND;
+END
+$$;
+
+-- In SQL, where a parameter and a column may have the same name.
+CREATE OR REPLACE FUNCTION pgmq.list_topic_bindings(queue_name text DEFAULT NULL)
+RETURNS TABLE (pattern text, queue_name text, bound_at timestamptz, compiled_regex text)
+LANGUAGE sql STABLE AS $$
+    SELECT b.pattern, b.queue_name, b.bound_at, b.compiled_regex FROM pgmq.topic_bindings b
+    WHERE $1 IS NULL OR lower(b.queue_name) = lower($1)
+    ORDER BY b.bound_at DESC, b.pattern, b.queue_name
+$$;
+
+-- The bindings that send a message to a queue: those of an earlier queue with this name do not count.
+CREATE OR REPLACE FUNCTION pgmq.test_routing(routing_key text)
+RETURNS TABLE (pattern text, queue_name text, compiled_regex text) LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    PERFORM pgmq.validate_routing_key($1);
+    RETURN QUERY SELECT b.pattern, b.queue_name, b.compiled_regex FROM pgmq.topic_bindings b
+    JOIN pgqueue_queue q ON lower(q.name) = lower(b.queue_name) AND q.created_at <= b.bound_at
+    WHERE $1 ~ b.compiled_regex ORDER BY b.pattern;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.send_topic(
+    routing_key text, msg jsonb, headers jsonb, delay integer
+) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    target text;
+    reached integer := 0;
+BEGIN
+    IF $2 IS NULL THEN
+        RAISE EXCEPTION 'msg cannot be NULL';
+    ELSIF $4 < 0 THEN
+        RAISE EXCEPTION 'delay cannot be negative, got: %', $4;
+    END IF;
+    FOR target IN SELECT DISTINCT r.queue_name FROM pgmq.test_routing($1) r ORDER BY 1 LOOP
+        PERFORM pgmq.send(target, $2, $3, $4);
+        reached := reached + 1;
+    END LOOP;
+    RETURN reached;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.send_topic(routing_key text, msg jsonb, delay integer DEFAULT 0)
+RETURNS integer LANGUAGE plpgsql AS $$ BEGIN RETURN pgmq.send_topic($1, $2, NULL, $3); END $$;
+
+CREATE OR REPLACE FUNCTION pgmq.send_batch_topic(
+    routing_key text, msgs jsonb[], headers jsonb[], delay timestamptz
+) RETURNS TABLE (queue_name text, msg_id bigint) LANGUAGE plpgsql AS $$
+DECLARE
+    target text;
+BEGIN
+    PERFORM pgmq._validate_batch_params($2, $3);
+    FOR target IN SELECT DISTINCT r.queue_name FROM pgmq.test_routing($1) r ORDER BY 1 LOOP
+        RETURN QUERY SELECT target, s FROM pgmq.send_batch(target, $2, $3, $4) s;
+    END LOOP;
+END
+$$;
+
+-- ------------------------------------------------------------------ notify
+
+-- Notifies at most once per interval. As in pgqueue_wake, the time of the last one is a sequence, with the
+-- rights of the queue's own. It must not fail the send: the sequence is found without a right on this
+-- schema, and without a right on the sequence each row notifies.
+CREATE OR REPLACE FUNCTION pgmq.notify_insert() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    mark oid := (SELECT oid FROM pg_class WHERE relname = 'pgqueue_wake_q' || TG_ARGV[0]
+                 AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = 'pgmq'));
+    now_ms bigint := date_part('epoch', clock_timestamp()) * 1000;
+BEGIN
+    IF has_sequence_privilege(mark, 'SELECT') AND has_sequence_privilege(mark, 'UPDATE') THEN
+        IF pg_sequence_last_value(mark) BETWEEN now_ms - TG_ARGV[2]::bigint + 1 AND now_ms + 1000 THEN
+            RETURN NULL;
+        END IF;
+        PERFORM setval(mark, now_ms);
+    END IF;
+    IF pg_notification_queue_usage() < 0.5 THEN
+        PERFORM pg_notify('pgmq.q_' || TG_ARGV[1] || '.INSERT', NULL);
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION pgmq.notify_insert() FROM PUBLIC;
+
+CREATE OR REPLACE FUNCTION pgmq.disable_notify_insert(queue_name text) RETURNS void
+LANGUAGE plpgsql SET client_min_messages = warning AS $$
+DECLARE
+    q pgmq._opened := pgmq._open($1);
+BEGIN
+    EXECUTE format('DROP TRIGGER IF EXISTS pgmq_notify ON pgqueue_message_q%s', q.id);
+    EXECUTE format('DROP SEQUENCE IF EXISTS pgmq.pgqueue_wake_q%s', q.id);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.enable_notify_insert(
+    queue_name text, throttle_interval_ms integer DEFAULT 250
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    q record;
+    statement text;
+BEGIN
+    IF $2 < 0 THEN
+        RAISE EXCEPTION 'throttle_interval_ms must be non-negative, got: %', $2;
+    END IF;
+    PERFORM FROM pgqueue_queue p WHERE lower(p.name) = lower($1);
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'Queue "%" does not exist. Create it first using pgmq.create()', $1;
+    END IF;
+    q := pgmq._open($1);
+    PERFORM pgmq.disable_notify_insert($1);
+    EXECUTE format('CREATE SEQUENCE pgmq.pgqueue_wake_q%s AS bigint', q.id);
+    FOR statement IN
+        SELECT format('GRANT %s ON SEQUENCE pgmq.pgqueue_wake_q%s TO %s', a.privilege_type, q.id,
+                      CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END)
+        FROM pg_class c, aclexplode(c.relacl) a
+        WHERE c.oid = to_regclass('pgqueue_wake_q' || q.id) AND a.grantee <> c.relowner
+    LOOP
+        EXECUTE statement;
+    END LOOP;
+    EXECUTE format(
+        'CREATE TRIGGER pgmq_notify AFTER INSERT ON pgqueue_message_q%s FOR EACH ROW '
+        'EXECUTE FUNCTION pgmq.notify_insert(%L, %L, %L)', q.id, q.id, q.name, $2);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.update_notify_insert(queue_name text, throttle_interval_ms integer)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF $2 < 0 THEN
+        RAISE EXCEPTION 'throttle_interval_ms must be non-negative, got: %', $2;
+    END IF;
+    PERFORM FROM pgqueue_queue p WHERE lower(p.name) = lower($1);
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'Queue "%" does not exist. Create the queue first using pgmq.create()', $1;
+    END IF;
+    PERFORM FROM pgmq.list_notify_insert_throttles() t WHERE lower(t.queue_name) = lower($1);
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'Queue "%" does not have notify_insert enabled. Enable it first using pgmq.enable_notify_insert()', $1;
+    END IF;
+    PERFORM pgmq.enable_notify_insert($1, $2);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.list_notify_insert_throttles()
+RETURNS TABLE (queue_name text, throttle_interval_ms integer, last_notified_at timestamptz)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY
+    SELECT q.name::text, split_part(encode(t.tgargs, 'escape'), '\000', 3)::integer,
+           to_timestamp(coalesce(pg_sequence_last_value(
+               to_regclass('pgmq.pgqueue_wake_q' || q.id)), 0) / 1000.0)
+    FROM pgmq.list_queues() l JOIN pgqueue_queue q ON q.name = l.queue_name
+    JOIN pg_trigger t ON t.tgrelid = to_regclass('pgqueue_message_q' || q.id)
+    WHERE t.tgname = 'pgmq_notify' ORDER BY 1;
+END
+$$;
+
+CREATE OR REPLACE VIEW pgmq.notify_insert_throttle AS SELECT * FROM pgmq.list_notify_insert_throttles();
+
+{overloads}
+
+-- The functions behind the views read with the caller's rights, and the schema has no USAGE for others.
+GRANT SELECT ON pgmq.meta, pgmq.notify_insert_throttle, pgmq.own_queue, pgmq.topic_bindings TO PUBLIC;

@@ -1,0 +1,199 @@
+"""Makes SQL functions of the engine's statements.
+
+Each function has the parameters of its statement, and the id of the queue. ``p_clock`` is the
+time in place of ``statement_timestamp()``, which stands still while a client polls.
+
+A session keeps the plans of statements on the tables that all queues share. A statement that names
+the queue's own tables is planned at each call; if it first deletes from a shared table, only the
+second half is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from django_pgqueue.engine.statements import Part, render
+
+__all__ = ["FUNCTIONS", "create"]
+
+_TYPES = {
+    "after": "interval",
+    "at": "timestamptz",
+    "alone": "boolean",
+    "batch": "bigint",
+    "batched": "boolean",
+    "bodies": "jsonb",
+    "body": "jsonb",
+    "conditional": "jsonb",
+    "due_after": "float8",
+    "errors": "text[]",
+    "groups": "integer",
+    "heads": "bigint[]",
+    "headers": "jsonb",
+    "heed": "boolean",
+    "ids": "bigint[]",
+    "in_flight": "boolean",
+    "in_rounds": "boolean",
+    "max_deliveries": "integer",
+    "members": "text[]",
+    "priority": "smallint",
+    "process_id": "integer",
+    "qty": "bigint",
+    "ran": "integer",
+    "rank": "smallint",
+    "read_ats": "bigint[]",
+    "read_cts": "integer[]",
+    "reason": "text",
+    "results": "text[]",
+    "source": "text",
+    "state": "text",
+    "vt": "interval",
+}
+_ID = "TABLE (id bigint)"
+_DELIVERY = "SETOF pgmq._delivery"
+_READ = (
+    "TABLE (note text, id bigint, read_ct integer, read_at bigint, body jsonb, headers jsonb, "
+    "enqueued_at timestamptz, priority smallint, group_key text, attempts integer, vt bigint, "
+    "first_read_at bigint, expires_at bigint, scheduled_at timestamptz)"
+)
+
+_PARAMETER = re.compile(r"%\((\w+)\)s")
+_CLOCK = "statement_timestamp()"
+# Stands for the queue's id in a statement until it is known.
+_SOME_ID = 987654321
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function ``pgmq._<name>`` that runs a statement.
+
+    Arguments:
+        names: placeholders in the statement's text.
+        types: of parameters whose type is not the usual one.
+        values: of parameters that are always the same.
+    """
+
+    name: str
+    statement: str
+    returns: str = _ID
+    names: Mapping[str, object] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+# Bodies are read, and expired messages found, when it is known which messages are leased.
+_NO_BODIES = {
+    "read/note": "NULL::text",
+    "read/expires_at": "NULL::bigint",
+    "read/bodies": "CROSS JOIN (SELECT NULL::jsonb AS body, NULL::jsonb AS headers, "
+    "NULL::timestamptz AS scheduled_at) m",
+}
+_NO_FENCE = {"settle/fence": "true"}
+_ANY_BODY = {"any_body": "true", "message": "(SELECT NULL::bigint AS id, NULL::jsonb AS body)"}
+_DEAD = {"dead_message": "pgqueue_message_q%2$s", "dead_queue_id": "%2$s"}
+
+# From the start, whatever this session took before.
+_FROM_START = {"rank": "(-101)::smallint", "after": "0", "due_after": "-6e16"}
+
+FUNCTIONS = (
+    Function("send", "send/send", types={"group": "text"}),
+    Function("send_batch", "send/send_batch", types={"group": "text[]"}),
+    Function(
+        "read_each",
+        "read/read_ready",
+        _DELIVERY,
+        names={**_NO_BODIES, "leased": Part("read/lease_each")},
+        values={**_FROM_START, "batched": "false"},
+    ),
+    Function(
+        "read_batch",
+        "read/read_ready",
+        _DELIVERY,
+        names={**_NO_BODIES, "leased": Part("read/lease_batch")},
+        values={**_FROM_START, "batched": "true"},
+    ),
+    Function(
+        "take_ready",
+        "read/read_ready",
+        _DELIVERY,
+        names={**_NO_BODIES, "leased": "leased AS (SELECT)"},
+        values={**_FROM_START, "batched": "false", "vt": "interval '0'"},
+    ),
+    Function("read_due", "read/read", _READ, names=_NO_BODIES | _ANY_BODY),
+    Function("read_matching", "read/read", _READ, names={**_NO_BODIES, "any_body": "false"}),
+    Function("heads_needed", "read/heads_needed", "TABLE (heads integer)"),
+    Function("follow", "read/follow", _DELIVERY, names=_NO_BODIES),
+    Function("promote", "groups/promote", "TABLE (heads bigint, rechecks bigint)"),
+    Function("set_back", "groups/set_back"),
+    Function("fail", "settle/fail"),
+    Function("expire", "settle/expire", names=_NO_FENCE),
+    Function("dead_letter", "settle/dead_letter", names=_DEAD, types={"dead_id": "integer"}),
+    Function("archive_batch", "leases/archive_batch"),
+    Function("archive_held", "settle/archive", names=_NO_FENCE),
+    Function("archive_by_id", "settle/archive_by_id"),
+    Function("delete_held", "settle/delete", names=_NO_FENCE),
+    Function("delete_by_id", "settle/delete_by_id"),
+    Function("set_vt_held", "settle/set_vt", names=_NO_FENCE),
+    Function("set_vt_by_id", "settle/set_vt_by_id"),
+    Function("unfold", "leases/unfold", "TABLE (number bigint)"),
+    Function("purge", "settle/purge", "TABLE (number bigint)"),
+)
+
+# A statement that deletes rows of a shared table, and then uses their columns.
+_HALVES = re.compile(
+    r"WITH gone AS \(\s+DELETE FROM (?P<table>\w+)(?P<where>(?:(?!RETURNING).)*)"
+    r"RETURNING [\w,\s]*\)\n"
+    r"(?P<rest>.*)",
+    re.S,
+)
+
+
+def create(function: Function) -> str:
+    """The CREATE statement of one function. Every parameter but the queue's id has a default."""
+    text = render(function.statement, _SOME_ID, tuple(function.names.items()))
+    text = re.sub("^--.*\n", "", text, flags=re.M).rstrip()
+    text = _PARAMETER.sub(lambda found: function.values.get(found[1], found[0]), text)
+    types = {**_TYPES, **function.types}
+    used = sorted({*_PARAMETER.findall(text), *({"dead_id"} & types.keys())})
+    parameters = ["q_id integer", *(f"p_{name} {types[name]} = NULL" for name in used)]
+    if _CLOCK in text:
+        parameters.append("p_clock timestamptz = clock_timestamp()")
+    declared = ""
+    if f"_q{_SOME_ID}" not in text:
+        body = f"RETURN QUERY {_kept(text)};"
+    elif halves := _HALVES.fullmatch(text):
+        declared = f"DECLARE p_gone {halves['table']}[];\n"
+        rest = halves["rest"].replace("FROM gone", "FROM unnest(%(gone)s) AS gone")
+        body = (
+            f"WITH gone AS (DELETE FROM {halves['table']}{_kept(halves['where'])}"
+            f"RETURNING {halves['table']} AS row) SELECT array_agg(row) INTO p_gone FROM gone;\n"
+            f"IF p_gone IS NOT NULL THEN\n{_planned(rest)}\nEND IF;"
+        )
+    else:
+        body = _planned(text)
+    # A plan that was made while a table was empty would scan it for good.
+    return (
+        f"CREATE OR REPLACE FUNCTION pgmq._{function.name}({', '.join(parameters)}) "
+        f"RETURNS {function.returns} LANGUAGE plpgsql SET enable_seqscan = off AS $pgmq$\n"
+        f"#variable_conflict use_column\n{declared}BEGIN\n{body}\nEND $pgmq$;\n"
+    )
+
+
+def _kept(text: str) -> str:
+    """A statement with the function's parameters, whose plan the session keeps."""
+    text = _PARAMETER.sub(r"p_\1", text).replace(_CLOCK, "p_clock")
+    return text.replace(str(_SOME_ID), "q_id").replace("%%", "%")
+
+
+def _planned(text: str) -> str:
+    """A statement with the names of the queue's tables, planned at each call."""
+    text = text.replace(_CLOCK, "%(clock)s")
+    names = list(dict.fromkeys(_PARAMETER.findall(text)))
+    text = _PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", text)
+    ids = "q_id, p_dead_id" if "%2$s" in text else "q_id"
+    return (
+        f"RETURN QUERY EXECUTE format($sql$\n{text.replace(str(_SOME_ID), '%1$s')}\n$sql$, {ids}) "
+        f"USING {', '.join(f'p_{name}' for name in names)};"
+    )
