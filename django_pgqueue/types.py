@@ -108,8 +108,7 @@ def receipt_of(id: int, read_ct: int, read_at: int, batch: Batch | None) -> Rece
 class Sent(int):
     """The id that a send with a unique key returns, with ``conflict``: what happened.
 
-    - None: no message held the key, or it was in flight and no longer needed it. A message was
-      sent.
+    - None: no message held the key any more. A message was sent.
     - ``"skipped"``: nothing was sent. The id is that of the message that holds the key.
     - ``"replaced"``: the message replaced one that was waiting.
     - ``"delayed"``: the same, and the delay began anew.
@@ -123,7 +122,7 @@ class Sent(int):
 
     @classmethod
     def of(cls, id: int, conflict: Any) -> Sent:
-        """An id and a conflict."""
+        """Make one of an id and a conflict."""
         sent = cls(id)
         sent.conflict = conflict
         return sent

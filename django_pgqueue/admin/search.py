@@ -277,11 +277,6 @@ class Search:
         }
 
     @property
-    def _state(self) -> str | None:
-        """The state of the place, if no index has it."""
-        return self.place.name if self.place in ENDED and self.place is not Place.FAILED else None
-
-    @property
     def _table(self) -> str:
         return "pgqueue_archive" if self.archived or self.place in ENDED else "pgqueue_message"
 

@@ -129,11 +129,12 @@ BEGIN
     id := new.id;
     latest := new.first_at + max_wait;
 
-    -- A held key is only looked up, so a duplicate writes nothing and keeps no lock.
+    -- A held key is only looked up, so a duplicate writes nothing.
     IF on_conflict = 'skip' THEN
         old := {schema}.pgqueue_holder(new.queue_id, new.unique_key);
-        -- One sender goes on, and others wait. They need no row lock: each commit of one would wait
-        -- for the disk. Not for a batch, since the server has space for some thousands of such locks.
+        -- Senders of one key follow each other. A sender that waited and finds the key held has no
+        -- row lock: its commit would wait for the disk, and the next sender for that commit. Not in
+        -- a batch, since the server has space for some thousands of such locks only.
         IF old.id IS NULL AND NOT is_batch THEN
             PERFORM pg_advisory_xact_lock(hashtextextended(new.unique_key, new.queue_id));
             old := {schema}.pgqueue_holder(new.queue_id, new.unique_key);

@@ -23,7 +23,7 @@ def claim(
     delay: Any,
     max_wait: Any,
 ) -> dict[str, Any]:
-    """The parameters of a claim, without its keys. Raises InvalidArgument.
+    """Return the parameters of a claim, without its keys. Raises InvalidArgument.
 
     ``window`` is the queue's ``unique_window``; the other arguments are those of a send.
     """
@@ -50,7 +50,7 @@ def claim(
 
 
 def _hold(until: Any, on_conflict: str) -> tuple[str, dt.timedelta | None]:
-    """Until when a message holds its key, and its window, if the send gives one."""
+    """Return the kind of a claim, and its window if the send gives one."""
     if until is None:
         # A window would outlive a message that is to be replaced.
         return ("window" if on_conflict == "skip" else "started"), None
