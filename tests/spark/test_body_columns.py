@@ -145,7 +145,7 @@ def test_column_has_one_type_in_a_lake(lake: str, export_bodies: Export) -> None
     export_bodies({"n": 1}, body_schemas={"orders": "n bigint"})
 
     for queue in ("orders", "mails"):
-        with pytest.raises(InvalidOption, match="body_n of this lake is bigint"):
+        with pytest.raises(InvalidOption, match="body_n of this lake has the type bigint"):
             export_bodies({"n": "x"}, queue=queue, body_schemas={queue: "n string"})
     told = export_bodies({"n": "x", "m": 2}, queue="mails", body_schemas={"mails": "infer"})
 
