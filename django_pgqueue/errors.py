@@ -219,7 +219,7 @@ class ResultNotReady(PgQueueError, TimeoutError):
 
 
 class ForeignSchema(PgQueueError):
-    """The database has a schema ``pgmq`` of the extension, or of somebody else."""
+    """The database has a schema ``pgmq`` that this package did not make."""
 
     def __init__(self) -> None:
         super().__init__(

@@ -353,8 +353,8 @@ class _Database:
 class InstallPGMQ(Operation):
     """Install the schema ``pgmq``: PGMQ's SQL functions on these queues. Reversed, remove it.
 
-    A later InstallPGMQ, after an upgrade of this package, replaces the functions. Its reverse
-    removes the schema, too.
+    A later InstallPGMQ, after an upgrade of this package, replaces the functions. Reversed, it also
+    removes the schema.
 
     ::
 

@@ -22,8 +22,7 @@ messages_failed         messages were rejected, or have no          messages, ou
 messages_discarded      messages were deleted                       messages
 messages_exhausted      a read failed messages whose deliveries     receipts
                         had run out
-messages_expired        a read archived messages unhandled, since   ids
-                        they had expired
+messages_expired        a read archived expired messages            ids
 messages_released       messages were released unstarted            count
 messages_interrupted    the process stopped before the handler      messages, seconds
                         ended; the messages are due again

@@ -108,10 +108,10 @@ def receipt_of(id: int, read_ct: int, read_at: int, batch: Batch | None) -> Rece
 class Sent(int):
     """The id that a send with a unique key returns, with ``conflict``: what happened.
 
-    - None: no message held the key any more. A message was sent.
+    - None: a message was sent, and none was replaced.
     - ``"skipped"``: nothing was sent. The id is that of the message that holds the key.
     - ``"replaced"``: the message replaced one that was waiting.
-    - ``"delayed"``: the same, and the delay began anew.
+    - ``"delayed"``: the same, and the delay started again.
 
     >>> sent = Sent.of(41, "skipped")
     >>> sent, sent.conflict
@@ -122,7 +122,7 @@ class Sent(int):
 
     @classmethod
     def of(cls, id: int, conflict: Any) -> Sent:
-        """Make one of an id and a conflict."""
+        """Return a Sent with this id and conflict."""
         sent = cls(id)
         sent.conflict = conflict
         return sent

@@ -1,16 +1,16 @@
--- Unique keys. A row of pgqueue_claim names the last message that was sent with a key. Whether that
--- message still holds the key is not stored: it is derived when the key is sent again. So no statement
--- that ends a message knows of keys, and no crash leaves a key held.
+-- Unique keys. A row of pgqueue_claim has a key and the last message that was sent with it. Whether
+-- the message still holds the key is not stored: the next send of the key looks at the message's
+-- state. So statements that end a message need not release its key, and no crash leaves a key held.
 
--- Sessions cache plans. A plan made while a table was small would scan it for good, so
--- pgqueue_claim_keys and pgqueue_sweep_keys run without enable_seqscan. They set it and the search
--- path for the functions that they call, too: to set them for each key would take longer than to
--- claim it. ORDER BY pins the look-up to the primary key: while the table is small, the planner would
--- otherwise use the sweep's index for an equality.
+-- Sessions cache plans: a plan made while a table was small would scan it for good. So
+-- pgqueue_claim_keys and pgqueue_sweep_keys turn enable_seqscan off. This setting and their search
+-- path also apply to the functions that they call: SET in those would take longer than claiming a
+-- key.
 
--- Whether a message holds its key: as long as its window, until its first delivery, or until it left
--- the queue. An expired message that is not in flight holds none, since no read will deliver it. STABLE,
--- so that one snapshot sees all tables: messages move between them.
+-- Returns whether the message of a claim holds its key. A claim of kind 'window' holds it until the
+-- window ends, 'started' until the first delivery, 'done' until the message leaves the queue. In
+-- the last two kinds, an expired message holds its key only while it is in flight, since no read
+-- will deliver it again. STABLE: one snapshot sees all tables, between which messages move.
 CREATE FUNCTION {schema}.pgqueue_holds_key(claim {schema}.pgqueue_claim) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -37,7 +37,7 @@ BEGIN
     )) THEN
         RETURN false;
     END IF;
-    -- The queue's own partition: a role may have rights on no other.
+    -- In the queue's own partition: a role may have rights on no other.
     EXECUTE format('SELECT expires_at::timestamptz <= statement_timestamp() '
                    'FROM {schema}.pgqueue_message_q%s WHERE id = $1', claim.queue_id)
         INTO expired USING claim.id;
@@ -53,7 +53,8 @@ BEGIN
 END
 $$;
 
--- The claim of the message that holds a key; NULL if none does.
+-- Returns the claim of the message that holds a key, or NULL. With ORDER BY the look-up uses the
+-- primary key: for an equality in a small table the planner would use the sweep's index.
 CREATE FUNCTION {schema}.pgqueue_holder(queue integer, key text) RETURNS {schema}.pgqueue_claim
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -69,8 +70,9 @@ BEGIN
 END
 $$;
 
--- Archives a message as REPLACED by another one, unless it is in flight or another transaction has
--- locked it: a reader that takes it, for example. Returns whether it did.
+-- Archives the message of a claim as REPLACED by the message successor. Returns false, and archives
+-- nothing, if the message is in flight or locked by another transaction, such as a read that leases
+-- it.
 CREATE FUNCTION {schema}.pgqueue_replace(claim {schema}.pgqueue_claim, successor bigint)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -102,7 +104,7 @@ BEGIN
         RETURN false;
     END IF;
 
-    -- The queue's own partition: a role may have rights on no other.
+    -- In the queue's own partition: a role may have rights on no other.
     EXECUTE format(
         'INSERT INTO {schema}.pgqueue_archive_q%s (id, enqueued_at, first_read_at, last_read_at, '
         'queue_id, read_ct, attempts, state, error) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)',
@@ -113,12 +115,13 @@ BEGIN
 END
 $$;
 
--- Claims one key for the message new.id. Returns the id to report, what happened if another message
--- held the key ('skipped', 'replaced' or 'delayed'; otherwise NULL), and the time at which the message
--- is to be readable at the latest, if max_wait is given.
+-- Claims one key for the message new.id. Returns:
+-- id        new.id, or the id of the message that holds the key if new.id must not be sent
+-- conflict  'skipped' if new.id must not be sent, 'replaced' or 'delayed' if it replaces a message
+-- latest    the time at which new.id must be readable at the latest, if max_wait is given
 --
--- A second transaction with the same key waits until the first commits or rolls back, and then looks
--- at the key again with a new snapshot.
+-- If another open transaction is claiming the key, waits for it to end, and then looks at the key
+-- again with a new snapshot.
 CREATE FUNCTION {schema}.pgqueue_claim_key(
     new {schema}.pgqueue_claim, on_conflict text, max_wait interval, is_batch boolean,
     OUT id bigint, OUT conflict text, OUT latest timestamptz
@@ -129,12 +132,12 @@ BEGIN
     id := new.id;
     latest := new.first_at + max_wait;
 
-    -- A held key is only looked up, so a duplicate writes nothing.
+    -- First only look the key up, so that a duplicate writes nothing.
     IF on_conflict = 'skip' THEN
         old := {schema}.pgqueue_holder(new.queue_id, new.unique_key);
-        -- Senders of one key follow each other. A sender that waited and finds the key held has no
-        -- row lock: its commit would wait for the disk, and the next sender for that commit. Not in
-        -- a batch, since the server has space for some thousands of such locks only.
+        -- Concurrent senders of one key wait for each other at this lock. With a row lock instead,
+        -- each one's commit would wait for the disk, even if it then finds the key held. Batches do
+        -- not take it: the server has space for only some thousands of advisory locks.
         IF old.id IS NULL AND NOT is_batch THEN
             PERFORM pg_advisory_xact_lock(hashtextextended(new.unique_key, new.queue_id));
             old := {schema}.pgqueue_holder(new.queue_id, new.unique_key);
@@ -146,7 +149,7 @@ BEGIN
         END IF;
     END IF;
 
-    -- Inserts the key's row, or locks it.
+    -- Inserts the key's row. Only locks it if it exists, since WHERE is false.
     INSERT INTO {schema}.pgqueue_claim AS c VALUES (new.*)
     ON CONFLICT (queue_id, unique_key) DO UPDATE SET id = c.id WHERE false;
     IF FOUND THEN
@@ -155,8 +158,8 @@ BEGIN
 
     old := {schema}.pgqueue_holder(new.queue_id, new.unique_key);
     IF old.id IS NOT NULL THEN
-        -- After max_wait a message counts as in flight: each replacement loses its position in the
-        -- queue, and might lose it for ever.
+        -- After max_wait the message is not replaced: a replacement goes to the end of the queue,
+        -- so repeated sends could keep the message from being read for ever.
         IF on_conflict <> 'skip'
            AND (old.first_at + max_wait > statement_timestamp()) IS NOT FALSE
            AND {schema}.pgqueue_replace(old, new.id) THEN
@@ -176,15 +179,18 @@ BEGIN
 END
 $$;
 
--- Claims the keys of a batch. Returns a row for each message, as pgqueue_claim_key does. Single sends,
--- batch sends and Spark's sink call it; they then insert the messages that were not skipped, under
--- these ids.
+-- Claims the keys of a batch of messages. Returns for each message its place in the batch, and what
+-- pgqueue_claim_key returns. Single sends, batch sends and Spark's sink call this function, and
+-- then insert the messages that were not skipped, with the returned ids.
 --
--- Keys are claimed in key order, so that two batches cannot deadlock. Of messages with one key, skip
--- sends the first, and the others send the last. Each call also deletes two expired windows.
+-- Keys are claimed in sorted order, so that two batches cannot deadlock. Of messages with the same
+-- key, 'skip' sends the first; 'replace' and 'delay' send the last. Each call also deletes up to
+-- two keys of the queue whose windows have ended.
 --
--- Arguments: kind is 'window', 'started' or 'done'. during is the window; for the other kinds, the
--- time after which maintenance first looks at the key. on_conflict is 'skip', 'replace' or 'delay'.
+-- keys, priorities, groups: one for each message
+-- kind: 'window', 'started' or 'done'
+-- during: the window; for the other kinds, the time after which maintenance first checks the key
+-- on_conflict: 'skip', 'replace' or 'delay'
 CREATE FUNCTION {schema}.pgqueue_claim_keys(
     queue integer, keys text[], priorities smallint[], groups text[], kind text, during interval,
     on_conflict text, max_wait interval
@@ -239,9 +245,9 @@ BEGIN
 END
 $$;
 
--- Looks at up to most unique keys of a queue: deletes those that are no longer held, and looks at the
--- others again when they are twice as old. Skips keys that a send has locked. Returns how many it
--- looked at, and how many it deleted.
+-- Checks unique keys of a queue whose column until has passed, at most as many as the argument
+-- most. Deletes those that are no longer held, and checks the others again when they are twice as
+-- old. Skips keys that a send has locked. Returns how many it checked, and how many it deleted.
 CREATE FUNCTION {schema}.pgqueue_sweep_keys(
     queue integer, most integer, OUT seen bigint, OUT deleted bigint
 ) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$

@@ -132,13 +132,13 @@ CREATE INDEX pgqueue_recheck_idx ON pgqueue_recheck (queue_id, id);
 
 ALTER TABLE pgqueue_recheck REPLICA IDENTITY FULL;
 
--- Unique keys, each with the last message that was sent with it. Whether the message holds the key:
--- claim_keys.sql.
+-- Unique keys, each with the last message that was sent with it. claim_keys.sql determines whether
+-- the message still holds the key.
 CREATE TABLE pgqueue_claim (
     id bigint NOT NULL,
-    -- When the window ends. For other kinds, when maintenance next looks whether the key is held.
+    -- When the window ends. For other kinds, when maintenance next checks whether the key is held.
     until timestamptz NOT NULL,
-    -- When the first of the messages was sent that have replaced each other.
+    -- When the key's first message was sent; a message that replaces another keeps this time.
     first_at timestamptz NOT NULL,
     queue_id integer NOT NULL,
     priority smallint NOT NULL,

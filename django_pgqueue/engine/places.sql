@@ -22,12 +22,13 @@ vt > statement_timestamp()
 -- {places/delayed}
 {places/not_due} AND state <> 'PROCESSING'
 
--- {places/expired}: of a row of the messages' table. Such a message is not delivered any more. The cast
--- from the domain keeps operators of other schemas from matching better (ddl/wake.sql).
+-- {places/expired}: the message must not be delivered any more. A condition on a row of the
+-- messages' table. Without the cast from the domain, another schema's operator could match better
+-- (ddl/wake.sql).
 expires_at::timestamptz <= statement_timestamp()
 
--- {places/first}: the first message of the group g.group_key in the queue {of}, with its place, if the
--- group has no head. P5.
+-- {places/first}: the first message of the group g.group_key in the queue {of}, with its place, if
+-- the group has no head. P5.
 SELECT w.*, CASE WHEN {places/not_due} THEN 'delayed' ELSE 'ready' END AS place
 FROM (SELECT * FROM pgqueue_waiting WHERE queue_id = {of} AND group_key = g.group_key
       ORDER BY id LIMIT 1) w

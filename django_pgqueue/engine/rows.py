@@ -11,7 +11,7 @@ from django_pgqueue.types import Batch, Receipt, receipt_of
 __all__ = ["BLOCKED", "EXHAUSTED", "EXPIRED", "RECHECK", "Deliveries", "Delivery", "deliveries"]
 
 # A row with one of these notes is not a delivery but work for the reader.
-#: The message was leased too late.
+#: The message had expired when it was leased.
 EXPIRED = "expired"
 #: The message has no deliveries left.
 EXHAUSTED = "exhausted"
@@ -41,7 +41,7 @@ class Delivery(NamedTuple):
     attempts: int
     vt: int
     first_read_at: int | None
-    #: The moment after which it would not have been delivered.
+    #: When the message expires.
     expires_at: int | None = None
     #: The end of the delay that the sender asked for. Only some statements return it.
     scheduled_at: dt.datetime | None = None

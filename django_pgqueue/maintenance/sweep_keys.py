@@ -6,12 +6,12 @@ from django_pgqueue.maintenance.work import Work
 
 __all__ = ["sweep_keys"]
 
-#: The most keys that one transaction deletes.
+#: The most keys that one transaction checks.
 BATCH = 5000
 
 
 def sweep_keys(work: Work) -> None:
-    """Delete the expired unique keys in batches."""
+    """Delete the unique keys that no message holds, in batches."""
     while True:
         [(seen, deleted)] = work.fetch("sweep_keys", {"batch": BATCH})
         work.counts["keys"] += deleted

@@ -352,7 +352,7 @@ class Queue(models.Model):
     def drop_within(
         self, seconds: float, alias: str, keep_parents: bool = False
     ) -> tuple[int, dict[str, int]]:
-        """:meth:`delete` with another limit of the tries."""
+        """Do the same as :meth:`delete`, but repeat the tries for up to ``seconds``."""
         drop = partial(self._drop, alias, keep_parents)
         deleted = locks.briefly(drop, repeat(_TRY), self.name, seconds)
         type(self).objects.forget(self.name, self.alias)

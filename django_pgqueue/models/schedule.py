@@ -405,7 +405,7 @@ class Schedule(models.Model):
     def run(self) -> int:
         """Send a message now, and leave the ticks unchanged. Returns the message's id.
 
-        If a message holds the schedule's unique key, returns that one's id.
+        If a message holds the schedule's unique key, sends nothing and returns its id.
 
         >>> Schedule.objects.get(name="nightly").run()
         4711

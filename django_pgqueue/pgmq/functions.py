@@ -1,4 +1,4 @@
-"""Composes the statements that make the schema's functions."""
+"""Builds the SQL that makes the schema's functions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from django_pgqueue.pgmq.statements import FUNCTIONS, create
 
 __all__ = ["functions", "load", "quoted"]
 
-# Stands for the id of a queue that is not made yet.
+# A placeholder for the id of a queue that a client will make.
 _SOME_ID = 987654321
 
-# The start of a function whose search path is fixed: one that is not internal.
+# Matches the head of a public function: its search path is inserted behind it.
 _PUBLIC = re.compile(r"FUNCTION pgmq\.(?!_)\w+\([^$]*?LANGUAGE (?:plpgsql|sql)[^$]*?(?= AS \$\$)")
 
 _MESSAGES = "SETOF pgmq.message_record"
@@ -26,7 +26,7 @@ _GROUPED = {"read_grouped": "groups", "read_grouped_rr": "rounds", "read_grouped
 
 _NOW = "clock_timestamp()"
 
-# The time that a delay stands for. A client that names no types finds the function for text.
+# SQL that converts a delay to a time, by the delay's type. A value without a type counts as text.
 _DELAYS = {
     "integer": "clock_timestamp() + make_interval(secs => {})",
     "timestamptz": "{}",
@@ -35,12 +35,12 @@ _DELAYS = {
 
 
 def functions(queue_model: Any, schema: str, live: str) -> str:
-    """The statements that make the internal types, the functions and the views, or replace them.
+    """Return SQL that makes the internal types, the functions and the views, or replaces them.
 
     Arguments:
-        queue_model: has the settings of a new queue.
-        schema: has the queues' tables.
-        live: a query, as the view ``pgqueue_live``.
+        queue_model: the model whose defaults are the settings of a new queue.
+        schema: the schema of the queues' tables.
+        live: the query of the view ``pgqueue_live``.
     """
     fields = [
         field
@@ -75,7 +75,7 @@ def quoted(text: str) -> str:
 
 
 def _sends() -> Iterator[str]:
-    """The functions with fewer arguments than all, and with a delay of other types."""
+    """Yield the sends with fewer arguments, or with a delay of another type."""
     for name, first, kind, returns in (
         ("send", "queue_name text, msg jsonb", "jsonb", "SETOF bigint"),
         ("send_batch", "queue_name text, msgs jsonb[]", "jsonb[]", "SETOF bigint"),
@@ -96,7 +96,7 @@ def _sends() -> Iterator[str]:
 
 
 def _reads() -> Iterator[str]:
-    """The reads by group, and the polls."""
+    """Yield the grouped reads, and the polls."""
     condition = ", conditional jsonb DEFAULT '{}'"
     call = "_poll('read', $1, $2, $3, $4, $5, $6)"
     yield _calling("read_with_poll", f"{_READ}, {_POLL}{condition}", _MESSAGES, call)
@@ -113,7 +113,7 @@ def _set_vts() -> Iterator[str]:
                 parameters = f"queue_name text, {ids}, vt {kind}"
                 call = f"set_vt($1, {value}, {delay.format('$3')})"
                 yield _calling("set_vt", parameters, _MESSAGES, call)
-    # A client that names no types at all may have one id or an array of ids.
+    # A value without a type may be one id or an array of ids.
     call = "set_vt($1, string_to_array(btrim($2, '{}'), ',')::bigint[], $3)"
     yield _calling("set_vt", "queue_name text, msg_id text, vt text", _MESSAGES, call)
 
@@ -126,7 +126,7 @@ def _calling(name: str, parameters: str, returns: str, call: str) -> str:
 
 
 class _Recorder:
-    """A cursor that keeps the statements, and finds nothing."""
+    """A cursor that records statements, and returns no rows."""
 
     def __init__(self) -> None:
         self.statements: list[str] = []
@@ -140,7 +140,7 @@ class _Recorder:
 
 
 def _tables(*, unlogged: bool) -> str:
-    """An array of the statements that make a queue's tables, with ``%1$s`` for the queue's id."""
+    """Return an SQL array of statements that make a queue's tables; ``%1$s`` is the queue's id."""
     recorder = _Recorder()
     tables.create_tables(recorder, _SOME_ID, unlogged=unlogged)
     texts = [text.replace("%", "%%").replace(str(_SOME_ID), "%1$s") for text in recorder.statements]

@@ -1,9 +1,9 @@
--- PGMQ's public functions, on the functions that statements.py makes of the engine's statements.
--- docs/pgmq.md has the table of differences.
+-- PGMQ's public functions. They call functions that statements.py generates from the engine's
+-- statements. docs/pgmq.md lists the differences from PGMQ.
 --
--- A function whose name begins with _ is internal: only public functions call it, whose search path is
--- fixed. The names of parameters are PGMQ's, so the bodies use $1, $2: a column of the same name would
--- hide the parameter.
+-- A function whose name begins with _ is internal. Only public functions call it, and these have a
+-- fixed search path. Parameters have PGMQ's names. Bodies write $1, $2 instead, where a column with
+-- the parameter's name would hide it.
 
 DO $do$
 BEGIN
@@ -11,7 +11,7 @@ BEGIN
         CREATE TYPE pgmq._opened AS (
             id integer, name text, base bigint, max_deliveries integer, dead_id integer
         );
-        -- A row of engine/read/read.sql.
+        -- A row that engine/read/read.sql returns.
         CREATE TYPE pgmq._delivery AS (
             note text, id bigint, read_ct integer, read_at bigint, body jsonb, headers jsonb,
             enqueued_at timestamptz, priority smallint, group_key text, attempts integer, vt bigint,
@@ -25,8 +25,8 @@ $do$;
 
 -- ------------------------------------------------------------------ queues
 
--- An existing queue by its name. Upper and lower case count as equal. PGMQ's columns and LIMIT refuse
--- a missing time and a negative number.
+-- Returns the queue with this name, ignoring case. Raises the errors of PGMQ's statements for a
+-- queue that does not exist, a time that is NULL (has_time is false), or a negative LIMIT (qty).
 CREATE OR REPLACE FUNCTION pgmq._open(
     queue_name text, has_time boolean DEFAULT true, qty bigint DEFAULT 0
 ) RETURNS pgmq._opened LANGUAGE plpgsql AS $$
@@ -50,7 +50,7 @@ BEGIN
         RAISE EXCEPTION 'LIMIT must not be negative' USING ERRCODE = '2201W';
     END IF;
     IF is_unlogged THEN
-        PERFORM pgqueue_clear_lost(opened.id);  -- what a crash of the server left of it
+        PERFORM pgqueue_clear_lost(opened.id);  -- deletes what a server crash left behind
     END IF;
     RETURN opened;
 END
@@ -79,7 +79,7 @@ BEGIN
 END
 $$;
 
--- Makes a queue's own tables. client_min_messages hides notices of tables that need not be dropped.
+-- Makes a queue's own tables. client_min_messages hides the notices of DROP TABLE IF EXISTS.
 CREATE OR REPLACE FUNCTION pgmq._tables(made integer, is_unlogged boolean) RETURNS void
 LANGUAGE plpgsql SET client_min_messages = warning AS $$
 DECLARE
@@ -118,8 +118,8 @@ BEGIN
 END
 $$;
 
--- The views of one queue. They call functions: a view on the queue's tables would keep Django from
--- dropping these.
+-- Makes the views q_ and a_ of a queue. They select from functions, because PostgreSQL refuses to
+-- drop tables on which there are views.
 CREATE OR REPLACE FUNCTION pgmq._views(queue_name text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     q pgmq._opened := pgmq._open($1);
@@ -181,7 +181,7 @@ LANGUAGE plpgsql AS $$ BEGIN PERFORM pgmq._create($1, false); END $$;
 CREATE OR REPLACE FUNCTION pgmq.create_unlogged(queue_name text) RETURNS void
 LANGUAGE plpgsql AS $$ BEGIN PERFORM pgmq._create($1, true); END $$;
 
--- Intervals that are numbers of messages have no effect: partitions and retention are by time.
+-- Ignores intervals that are numbers of messages: partitions and retention are by time.
 CREATE OR REPLACE FUNCTION pgmq.create_partitioned(
     queue_name text, partition_interval text DEFAULT '10000',
     retention_interval text DEFAULT '100000', premake integer DEFAULT 4
@@ -197,8 +197,9 @@ BEGIN
 END
 $$;
 
--- Takes no lock on tables that other queues share: the next maintenance drops the tables. A process of
--- Django's that remembers the queue is refused.
+-- Renames and pauses the queue, and leaves its tables to the next maintenance: dropping them would
+-- lock tables that other queues share. Until then a trigger refuses sends from Django processes
+-- that have the queue in their cache.
 CREATE OR REPLACE FUNCTION pgmq.drop_queue(queue_name text) RETURNS boolean LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -280,12 +281,12 @@ CREATE OR REPLACE FUNCTION pgmq.convert_archive_partitioned(
     retention_interval text DEFAULT '100000', leading_partition integer DEFAULT 10
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    RAISE EXCEPTION 'these archives are partitioned by manage.py pgqueue_partition'
+    RAISE EXCEPTION 'use manage.py pgqueue_partition, which partitions a queue and its archive'
         USING ERRCODE = 'feature_not_supported';
 END
 $$;
 
--- The queue's own indexes serve the grouped reads.
+-- Only checks that the queue exists: grouped reads use indexes that every queue has.
 CREATE OR REPLACE FUNCTION pgmq.create_fifo_index(queue_name text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pgmq._open($1);
@@ -303,7 +304,7 @@ CREATE OR REPLACE FUNCTION pgmq._group(headers jsonb) RETURNS text LANGUAGE sql 
     SELECT nullif($1 ->> 'x-pgmq-group', '')
 $$;
 
--- The time that a delay given as text stands for: seconds, or a time.
+-- Returns the time that a delay given as text means: whole seconds from now, or a time.
 CREATE OR REPLACE FUNCTION pgmq._moment(delay text) RETURNS timestamptz LANGUAGE plpgsql AS $$
 BEGIN
     RETURN CASE WHEN $1 ~ '^\s*[+-]?\d+\s*$' THEN clock_timestamp() + make_interval(secs => $1::integer)
@@ -311,8 +312,8 @@ BEGIN
 END
 $$;
 
--- A message without headers and delay is inserted without these columns: nothing is checked for them,
--- and the statement is planned sooner.
+-- Without headers and delay, the INSERT omits these columns: then the server does not check them,
+-- and plans the statement faster.
 CREATE OR REPLACE FUNCTION pgmq.send(queue_name text, msg jsonb, headers jsonb, delay timestamptz)
 RETURNS SETOF bigint LANGUAGE plpgsql ROWS 1 AS $$
 DECLARE
@@ -368,7 +369,8 @@ $$;
 
 -- ------------------------------------------------------------------ read
 
--- Whether a read of ready messages alone would miss some, or wrongly pass some over.
+-- Returns whether there are due messages, ended leases or rechecks: then a read that takes only
+-- ready messages would miss some, or take them in the wrong order.
 CREATE OR REPLACE FUNCTION pgmq._due(queue_id integer, clock timestamptz) RETURNS boolean
 LANGUAGE plpgsql SET enable_seqscan = off AS $$
 #variable_conflict use_column
@@ -384,14 +386,15 @@ BEGIN
 END
 $$;
 
--- Gives heads to groups without one. In an open transaction, whose locks last, only to as many as the
--- read needs. It searches further if rechecks are of groups that have a head, or of a locked one.
+-- Gives a head to groups that have none. Returns whether rechecks may be left. A transaction that
+-- stays open keeps its locks. So in one, this function makes only as many heads as the read needs,
+-- and looks at more rechecks only if it found too few such groups.
 --
--- PostgreSQL does not tell a function whether its transaction goes on. A statement at the transaction's
--- own time is taken to be alone in it. That is wrong if a client sends BEGIN and the read in one message,
--- or reads in a DO block. Then, until that transaction ends, other reads pass over the groups of the
--- queue that have no head, and a read in another open transaction waits. No message is lost, and none
--- overtakes another of its group.
+-- A function cannot find out whether its transaction stays open. It assumes that a statement is
+-- alone in its transaction if both began at the same time. That is wrong if a client sends BEGIN
+-- and the read in one message, or reads in a DO block. Then, until that transaction ends, other
+-- reads skip the queue's groups without a head, and a read in another open transaction waits. No
+-- message is lost, and none overtakes another one of its group.
 CREATE OR REPLACE FUNCTION pgmq._promote_some(queue_id integer, qty bigint, clock timestamptz)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -411,7 +414,7 @@ BEGIN
 END
 $$;
 
--- Archives the messages among the taken ones that have expired. Returns the others.
+-- Archives those of the taken messages that have expired. Returns the others.
 CREATE OR REPLACE FUNCTION pgmq._in_time(q pgmq._opened, taken pgmq._delivery[], clock timestamptz)
 RETURNS pgmq._delivery[] LANGUAGE plpgsql AS $$
 DECLARE
@@ -429,7 +432,7 @@ BEGIN
     END IF;
     PERFORM pgmq._unfold(q.id, late);
     archived := ARRAY(SELECT e.id FROM pgmq._expire(q.id, p_ids => late) e);
-    -- A pop leaves no row of a message that was ready.
+    -- Archives popped messages that were ready: they have no row left that _expire could find.
     EXECUTE format(
         'INSERT INTO pgqueue_archive_q%s (id, enqueued_at, queue_id, read_ct, attempts, state)
          SELECT id, enqueued_at, %1$s, 0, 0, ''EXPIRED'' FROM unnest($1)
@@ -439,9 +442,10 @@ BEGIN
 END
 $$;
 
--- Leases messages, as engine/read/reading.py does. All statements have one time, and a lease ends after
--- it: no call finds a message twice. Without a lease it deletes them, except their bodies. Ready messages
--- among them may have expired: _records leaves these out, and the caller passes them to _in_time.
+-- Leases up to qty messages, as engine/read/reading.py does. If vt is NULL, pops them: deletes
+-- their state, but not their bodies. All statements use the same time, clock, and each lease ends
+-- later than that, so no call finds a message twice. Ready messages in the result may have expired:
+-- _records leaves them out, and the caller archives them by _in_time.
 CREATE OR REPLACE FUNCTION pgmq._take(
     q pgmq._opened, vt integer, qty bigint, conditional jsonb DEFAULT NULL,
     clock timestamptz DEFAULT clock_timestamp()
@@ -554,8 +558,9 @@ BEGIN
 END
 $$;
 
--- Deliveries as clients see them, without those that have expired. Popped ones lose their bodies, and show
--- the deliveries before this one. The statement for one is planned in a third of the time.
+-- Returns deliveries as clients see them, without those that have expired. If popped, also deletes
+-- the bodies, and read_ct does not count the pop. For a single message there is a simpler
+-- statement, which is planned in a third of the time.
 CREATE OR REPLACE FUNCTION pgmq._records(
     q pgmq._opened, taken pgmq._delivery[], clock timestamptz DEFAULT '-infinity',
     popped boolean DEFAULT false
@@ -598,7 +603,8 @@ BEGIN
 END
 $$;
 
--- Reads until nothing that it takes has expired. vt is NULL: pops.
+-- Leases up to qty messages, or pops them if vt is NULL. Takes further ones in place of those that
+-- turn out to have expired.
 CREATE OR REPLACE FUNCTION pgmq._read(
     q pgmq._opened, vt integer, qty bigint, conditional jsonb DEFAULT NULL
 ) RETURNS SETOF pgmq.message_record LANGUAGE plpgsql ROWS 100 AS $$
@@ -628,8 +634,9 @@ BEGIN
 END
 $$;
 
--- kind: 'groups', one group after the other; 'rounds', one of each group, then the second; 'heads',
--- one of each group.
+-- Reads messages in the order of kind. 'groups': all messages of a group, then those of the next
+-- one. 'rounds': the first message of each group, then the second of each. 'heads': only the first
+-- of each.
 CREATE OR REPLACE FUNCTION pgmq._grouped(queue_name text, vt integer, qty integer, kind text)
 RETURNS SETOF pgmq.message_record LANGUAGE plpgsql ROWS 100 AS $$
 DECLARE
@@ -666,7 +673,7 @@ BEGIN
             missing := missing - cardinality(behind);
         END IF;
         IF kind = 'groups' THEN
-            -- Followers come behind their heads.
+            -- Sort the followers behind their heads.
             heads := ARRAY(
                 SELECT e.delivery
                 FROM (SELECT h AS delivery, -h.priority AS rank, h.id AS head, h.id
@@ -684,7 +691,8 @@ BEGIN
 END
 $$;
 
--- Reads until there is a message. Each pass has a time and a snapshot of its own.
+-- Repeats a read until it finds a message, for up to the given seconds. Each read has its own time
+-- and snapshot.
 CREATE OR REPLACE FUNCTION pgmq._poll(
     kind text, queue_name text, vt integer, qty integer, seconds integer, pause_ms integer,
     conditional jsonb DEFAULT NULL
@@ -715,7 +723,7 @@ $$;
 
 -- ------------------------------------------------------------------ settle
 
--- Archives a whole batch as it was leased. Returns whether there is one.
+-- Archives a batch lease that has exactly these messages. Returns false if there is none.
 CREATE OR REPLACE FUNCTION pgmq._archive_batch(queue_id integer, ids bigint[]) RETURNS boolean
 LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
@@ -736,7 +744,7 @@ BEGIN
 END
 $$;
 
--- Archives or deletes one leased message. Returns whether it is leased.
+-- Archives or deletes one message that has a row in deferred. Returns false if it has none.
 CREATE OR REPLACE FUNCTION pgmq._settle_one(queue_id integer, operation text, id bigint) RETURNS boolean
 LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
@@ -759,9 +767,10 @@ BEGIN
 END
 $$;
 
--- Runs an operation on messages by id, as engine/settle/settling.py does. A leased message has its row in
--- deferred, or is in a batch lease: these are tried first. One message and a whole batch have statements
--- of their own, which are planned sooner.
+-- Archives or deletes messages by id, or sets their vt, as engine/settle/settling.py does. Returns
+-- the ids that it changed. Looks first in deferred and in batch leases, where leased messages are.
+-- For one message, and for a whole batch lease, there are simpler statements, which are planned
+-- faster.
 CREATE OR REPLACE FUNCTION pgmq._settle(
     queue_id integer, operation text, ids bigint[], till timestamptz DEFAULT NULL
 ) RETURNS bigint[] LANGUAGE plpgsql AS $$
@@ -799,7 +808,7 @@ BEGIN
 END
 $$;
 
--- Ids of the table, sorted, of a client's.
+-- Converts a client's msg_ids to the ids of messages, sorted and without duplicates.
 CREATE OR REPLACE FUNCTION pgmq._ids(base bigint, msg_ids bigint[]) RETURNS bigint[]
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -809,7 +818,8 @@ $$;
 
 {settle}
 
--- Messages that got a time are in deferred, or wait in their groups.
+-- Returns the changed messages from deferred, and from waiting if some of them wait in their
+-- groups.
 CREATE OR REPLACE FUNCTION pgmq.set_vt(queue_name text, msg_ids bigint[], vt timestamptz)
 RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET enable_seqscan = off AS $$
 #variable_conflict use_column
@@ -850,7 +860,7 @@ DECLARE
     clock timestamptz := clock_timestamp();
     total bigint;
 BEGIN
-    -- The highest id that is still known.
+    -- The highest id that is still stored.
     EXECUTE 'SELECT max(id) FROM pgqueue_message_q' || q.id INTO total;
     SELECT $1, count(*), extract(epoch FROM clock - max(l.enqueued_at))::integer,
            extract(epoch FROM clock - min(l.enqueued_at))::integer, coalesce(total - q.base, 0), clock,
@@ -924,7 +934,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'Queue "%" does not exist. Create the queue first using pgmq.create()', $2;
     END IF;
-    -- A binding of an earlier queue with this name does not count, and is replaced.
+    -- A binding older than the queue was that of an earlier queue with this name: it is replaced.
     INSERT INTO pgmq.topic_bindings AS t (pattern, queue_name) VALUES ($1, found_)
     ON CONFLICT (pattern, queue_name) DO UPDATE SET bound_at = excluded.bound_at
     WHERE t.bound_at < (SELECT q.created_at FROM pgqueue_queue q WHERE lower(q.name) = lower($2));
@@ -944,7 +954,7 @@ BEGIN
 END
 $$;
 
--- In SQL, where a parameter and a column may have the same name.
+-- In LANGUAGE sql, a parameter and a column may have the same name.
 CREATE OR REPLACE FUNCTION pgmq.list_topic_bindings(queue_name text DEFAULT NULL)
 RETURNS TABLE (pattern text, queue_name text, bound_at timestamptz, compiled_regex text)
 LANGUAGE sql STABLE AS $$
@@ -953,7 +963,8 @@ LANGUAGE sql STABLE AS $$
     ORDER BY b.bound_at DESC, b.pattern, b.queue_name
 $$;
 
--- The bindings that send a message to a queue: those of an earlier queue with this name do not count.
+-- Returns the bindings that match a routing key. Ignores those that are older than the queue: they
+-- were those of an earlier queue with this name.
 CREATE OR REPLACE FUNCTION pgmq.test_routing(routing_key text)
 RETURNS TABLE (pattern text, queue_name text, compiled_regex text) LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -1002,9 +1013,10 @@ $$;
 
 -- ------------------------------------------------------------------ notify
 
--- Notifies at most once per interval. As in pgqueue_wake, the time of the last one is a sequence, with the
--- rights of the queue's own. It must not fail the send: the sequence is found without a right on this
--- schema, and without a right on the sequence each row notifies.
+-- Notifies at most once per interval. As in pgqueue_wake, a sequence holds the time of the last
+-- notification; it has the same grants as the queue's own wake-up sequence. This function must not
+-- make a send fail. So it finds the sequence by pg_class, which needs no right on this schema, and
+-- if the role has no rights on the sequence, it notifies for each row.
 CREATE OR REPLACE FUNCTION pgmq.notify_insert() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     mark oid := (SELECT oid FROM pg_class WHERE relname = 'pgqueue_wake_q' || TG_ARGV[0]
@@ -1103,5 +1115,6 @@ CREATE OR REPLACE VIEW pgmq.notify_insert_throttle AS SELECT * FROM pgmq.list_no
 
 {overloads}
 
--- The functions behind the views read with the caller's rights, and the schema has no USAGE for others.
+-- PUBLIC is safe here: only roles with USAGE on the schema can select from these, and the functions
+-- behind the views run with the caller's rights.
 GRANT SELECT ON pgmq.meta, pgmq.notify_insert_throttle, pgmq.own_queue, pgmq.topic_bindings TO PUBLIC;

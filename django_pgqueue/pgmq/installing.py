@@ -11,7 +11,7 @@ from django_pgqueue.pgmq.functions import functions, load, quoted
 
 __all__ = ["dropped", "install", "installed", "remove"]
 
-# The comment by which our schema is known.
+# The comment on our schema, by which it is recognised.
 _OURS = "PGMQ's functions on the queues of django_pgqueue. Remove: manage.py pgqueue_pgmq remove"
 
 # The name of an internal function or type.
@@ -33,9 +33,9 @@ def install(cursor: Any, queue_model: Any) -> None:
     """Install the schema, or replace its functions, in the caller's transaction.
 
     Public functions keep their oids and their rights. The names of internal functions and types end
-    with a mark of this version. Those of the version before stay, so that a call that runs during
-    the upgrade finds the functions it was written for. ``queue_model`` has the settings of a new
-    queue.
+    with a mark, a hash of the SQL. Those with the previous mark stay until the next installation:
+    calls that run during this one still need them. The defaults of ``queue_model`` are the settings
+    of a new queue.
 
     Raises ForeignSchema.
     """
@@ -64,7 +64,7 @@ def install(cursor: Any, queue_model: Any) -> None:
 
 
 def _functions(cursor: Any) -> dict[str, str]:
-    """The functions by their signatures, with a value that changes when one is replaced."""
+    """Return the functions by signature, each with a value that changes if it is replaced."""
     cursor.execute(
         "SELECT oid::regprocedure::text, concat(xmin, ctid) FROM pg_proc "
         "WHERE pronamespace = 'pgmq'::regnamespace AND proname <> 'topic_regex'"
@@ -73,7 +73,7 @@ def _functions(cursor: Any) -> dict[str, str]:
 
 
 def _drop_older(cursor: Any, before: dict[str, str], marks: list[str]) -> None:
-    """Drop functions that were not replaced, and internal ones and types without these marks."""
+    """Drop functions that were not replaced, and types, unless they have one of the marks."""
     for function, version in _functions(cursor).items():
         if before.get(function) == version and not any(f"{mark}(" in function for mark in marks):
             cursor.execute(f"DROP FUNCTION {function}")
@@ -87,7 +87,7 @@ def _drop_older(cursor: Any, before: dict[str, str], marks: list[str]) -> None:
 
 
 def remove(cursor: Any) -> bool:
-    """Remove the schema with all that it keeps. Returns False if it is not installed.
+    """Drop the schema and everything in it. Returns False if it is not installed.
 
     Messages and queues stay. Raises ForeignSchema.
     """
@@ -98,7 +98,7 @@ def remove(cursor: Any) -> bool:
 
 
 def dropped(cursor: Any) -> list[int]:
-    """The ids of queues that clients have dropped, whose tables are still there."""
+    """Return the ids of queues that clients have dropped, but whose tables still exist."""
     cursor.execute("SELECT to_regclass('pgmq.own_queue') IS NOT NULL")
     if not cursor.fetchone()[0]:
         return []

@@ -1,11 +1,11 @@
-"""Makes SQL functions of the engine's statements.
+"""Generates SQL functions from the engine's statements.
 
-Each function has the parameters of its statement, and the id of the queue. ``p_clock`` is the
-time in place of ``statement_timestamp()``, which stands still while a client polls.
+The parameters of a function are the queue's id and those of its statement. ``p_clock`` replaces
+``statement_timestamp()``, which does not advance while a client polls.
 
-A session keeps the plans of statements on the tables that all queues share. A statement that names
-the queue's own tables is planned at each call; if it first deletes from a shared table, only the
-second half is.
+Sessions cache the plans of statements on the tables that all queues share. Statements that name the
+queue's own tables are planned at each call. If one first deletes from a shared table, it is split,
+and only its second half is planned at each call.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _READ = (
 
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 _CLOCK = "statement_timestamp()"
-# Stands for the queue's id in a statement until it is known.
+# A placeholder for the queue's id, which is known only when the function is called.
 _SOME_ID = 987654321
 
 
@@ -68,9 +68,9 @@ class Function:
     """A function ``pgmq._<name>`` that runs a statement.
 
     Arguments:
-        names: placeholders in the statement's text.
-        types: of parameters whose type is not the usual one.
-        values: of parameters that are always the same.
+        names: values of placeholders in the statement's text.
+        types: types of parameters, where they differ from ``_TYPES``.
+        values: SQL in place of parameters, whose value is then fixed.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Function:
     values: Mapping[str, str] = field(default_factory=dict)
 
 
-# Bodies are read, and expired messages found, when it is known which messages are leased.
+# Leaves bodies and expiry out of a read: functions.sql looks these up for the leased messages.
 _NO_BODIES = {
     "read/note": "NULL::text",
     "read/expires_at": "NULL::bigint",
@@ -92,7 +92,7 @@ _NO_FENCE = {"settle/fence": "true"}
 _ANY_BODY = {"any_body": "true", "message": "(SELECT NULL::bigint AS id, NULL::jsonb AS body)"}
 _DEAD = {"dead_message": "pgqueue_message_q%2$s", "dead_queue_id": "%2$s"}
 
-# From the start, whatever this session took before.
+# Reads from the start of the queue, not from the last message that this session took.
 _FROM_START = {"rank": "(-101)::smallint", "after": "0", "due_after": "-6e16"}
 
 FUNCTIONS = (
@@ -138,7 +138,7 @@ FUNCTIONS = (
     Function("purge", "settle/purge", "TABLE (number bigint)"),
 )
 
-# A statement that deletes rows of a shared table, and then uses their columns.
+# Matches a statement that deletes rows of a shared table, and then uses their columns.
 _HALVES = re.compile(
     r"WITH gone AS \(\s+DELETE FROM (?P<table>\w+)(?P<where>(?:(?!RETURNING).)*)"
     r"RETURNING [\w,\s]*\)\n"
@@ -148,7 +148,7 @@ _HALVES = re.compile(
 
 
 def create(function: Function) -> str:
-    """The CREATE statement of one function. Every parameter but the queue's id has a default."""
+    """Return the CREATE statement of a function. Only the queue's id has no default."""
     text = render(function.statement, _SOME_ID, tuple(function.names.items()))
     text = re.sub("^--.*\n", "", text, flags=re.M).rstrip()
     text = _PARAMETER.sub(lambda found: function.values.get(found[1], found[0]), text)
@@ -170,7 +170,7 @@ def create(function: Function) -> str:
         )
     else:
         body = _planned(text)
-    # A plan that was made while a table was empty would scan it for good.
+    # Without enable_seqscan: a cached plan made while a table was empty would scan it for good.
     return (
         f"CREATE OR REPLACE FUNCTION pgmq._{function.name}({', '.join(parameters)}) "
         f"RETURNS {function.returns} LANGUAGE plpgsql SET enable_seqscan = off AS $pgmq$\n"
@@ -179,13 +179,13 @@ def create(function: Function) -> str:
 
 
 def _kept(text: str) -> str:
-    """A statement with the function's parameters, whose plan the session keeps."""
+    """Return a statement that uses the function's parameters. The session caches its plan."""
     text = _PARAMETER.sub(r"p_\1", text).replace(_CLOCK, "p_clock")
     return text.replace(str(_SOME_ID), "q_id").replace("%%", "%")
 
 
 def _planned(text: str) -> str:
-    """A statement with the names of the queue's tables, planned at each call."""
+    """Return an EXECUTE of a statement on the queue's own tables. It is planned at each call."""
     text = text.replace(_CLOCK, "%(clock)s")
     names = list(dict.fromkeys(_PARAMETER.findall(text)))
     text = _PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", text)

@@ -1,4 +1,4 @@
--- What this schema keeps, made by the first installation. pgqueue_pgmq remove drops all of it.
+-- Types and tables that only the first installation makes; a later one keeps them.
 
 CREATE TYPE pgmq.message_record AS (
     msg_id bigint, read_ct integer, enqueued_at timestamptz, last_read_at timestamptz, vt timestamptz,
@@ -13,18 +13,19 @@ CREATE TYPE pgmq.metrics_result AS (
     default_partition_length bigint
 );
 
--- Queues made or dropped through this schema. A row with another created_at is of an earlier queue
--- with this id. No foreign key, since tests truncate the table of queues.
+-- Queues that were made or dropped through this schema. If created_at is not that of the queue, the
+-- row belongs to an earlier queue with this id. No foreign key, since tests truncate pgqueue_queue.
 CREATE TABLE pgmq.own_queue (
     queue_id integer PRIMARY KEY,
     created_at timestamptz NOT NULL,
-    -- msg_id is the id less this, so that a queue begins with 1.
+    -- msg_id = id - base, so that the msg_ids of a new queue begin at 1.
     base bigint NOT NULL DEFAULT 0,
-    -- Dropped by a client: maintenance drops its tables.
+    -- Whether a client dropped the queue: then maintenance drops its tables.
     dropped boolean NOT NULL DEFAULT false
 );
 
--- * is a part of a word without dots, and # any characters: not as in AMQP.
+-- Returns the regular expression of a topic pattern. Unlike in AMQP, * matches one or more
+-- characters other than dots, and # matches any characters, or none.
 CREATE FUNCTION pgmq.topic_regex(pattern text) RETURNS text LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp AS $$
     SELECT '^' || replace(replace(replace($1, '.', '\.'), '*', '[^.]+'), '#', '.*') || '$'

@@ -69,7 +69,7 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
     ``unique``
         while a task holds this key, no second one is enqueued
     ``until``, ``on_conflict``, ``max_wait``
-        how long it holds the key, and what a second one does then: as for ``send``
+        how long it holds the key, and what enqueueing another one does then: as for ``send``
 
     ``group`` and ``unique`` are templates: ``{name}`` stands for an argument of the task::
 

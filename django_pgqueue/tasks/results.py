@@ -229,7 +229,7 @@ def _failed(
 ) -> dict[str, Any]:
     """Return the result values of a task that failed with ``error`` after ``failed`` runs.
 
-    ``kind``: what ended it, if not a failed run.
+    ``kind``: the error's class, if something other than a failed run ended the task.
     """
     errors = task_errors(attempts)
     if kind is not None or not attempts or attempts[-1].attempt < failed:

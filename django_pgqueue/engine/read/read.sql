@@ -2,10 +2,11 @@
 --
 -- A row with a note is not a delivery but work for the reader. 'exhausted': a due message without
 -- deliveries left, to be failed. 'blocked': a due message that is not the head of its group
--- (groups/set_back.sql). 'expired': a message that this read leased too late, to be archived
--- (settle/expire.sql). 'recheck': some groups may lack a head. Their next messages may come
--- before the ready ones, so no ready message was leased (groups/promote.sql). An expired batch
--- lease is unfolded: its messages become rows of deferred, unless they are leased again. P1, P2, P6.
+-- (groups/set_back.sql). 'expired': a message that had expired when this read leased it, to be
+-- archived (settle/expire.sql). 'recheck': some groups may lack a head. Their next messages may
+-- come before the ready ones, so no ready message was leased (groups/promote.sql). An expired batch
+-- lease is unfolded: its messages become rows of deferred, unless they are leased again. P1, P2,
+-- P6.
 WITH recheck AS MATERIALIZED (
     SELECT FROM pgqueue_recheck
     WHERE queue_id = {queue_id} AND (SELECT %(heed)s::boolean) ORDER BY id LIMIT 1

@@ -175,9 +175,9 @@ def _take(
 
 
 def take_in_time(queue: OpenQueue, taken: Deliveries, found: Sequence[Delivery]) -> int:
-    """Append the deliveries of a read, and archive the messages that it leased too late.
+    """Append the deliveries in ``found`` to ``taken``, and archive the expired messages.
 
-    Returns how many were too late.
+    Returns how many had expired.
     """
     taken += [delivery for delivery in found if delivery.note is None]
     late = [delivery.receipt for delivery in found if delivery.note == EXPIRED]
@@ -210,8 +210,7 @@ def peek(
 ) -> list[Delivery]:
     """Return the messages that a read would find. Nothing is leased or counted.
 
-    Among them are messages that have expired, as their ``expires_at`` says: the next read archives
-    them.
+    The list includes expired messages, which the next read will archive: compare ``expires_at``.
 
     ``qty`` and ``conditional`` are as for :func:`read`.
 

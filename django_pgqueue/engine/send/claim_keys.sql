@@ -1,5 +1,5 @@
--- Claim the unique keys of a batch: an id for each message, what happened if another message held its
--- key, and the time until which it is delayed.
+-- Claim the unique keys of a batch. Returns for each message its id, what happened if another
+-- message held its key, and the end of its delay.
 SELECT id, conflict, least(
            coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval), latest)::text
 FROM pgqueue_claim_keys(

@@ -1,4 +1,4 @@
-"""The arguments of a send with a unique key."""
+"""Validates the arguments of a send with a unique key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django_pgqueue.types import OnConflict
 
 __all__ = ["claim"]
 
-#: How long a unique key counts if the queue has no setting for it.
+#: How long a message holds its key if the queue has no ``unique_window``.
 UNIQUE_WINDOW = dt.timedelta(minutes=5)
 
 
@@ -23,7 +23,7 @@ def claim(
     delay: Any,
     max_wait: Any,
 ) -> dict[str, Any]:
-    """Return the parameters of a claim, without its keys. Raises InvalidArgument.
+    """Return the SQL parameters of a claim, except its keys. Raises InvalidArgument.
 
     ``window`` is the queue's ``unique_window``; the other arguments are those of a send.
     """
@@ -52,7 +52,7 @@ def claim(
 def _hold(until: Any, on_conflict: str) -> tuple[str, dt.timedelta | None]:
     """Return the kind of a claim, and its window if the send gives one."""
     if until is None:
-        # A window would outlive a message that is to be replaced.
+        # A window could last after a delivery, when the message cannot be replaced any more.
         return ("window" if on_conflict == "skip" else "started"), None
     if until in ("started", "done"):
         return until, None

@@ -1,5 +1,5 @@
--- Insert a message unless its unique key is held. Returns the id of the message that has the key, and
--- what happened if another one held it.
+-- Claim a message's unique key, and insert the message unless the claim was skipped. Returns the id
+-- of the message that now has the key, and what happened if another one held it.
 WITH claimed AS MATERIALIZED (
     SELECT id, conflict, latest
     FROM pgqueue_claim_keys(

@@ -19,7 +19,7 @@ __all__ = ["listed", "send", "send_batch"]
 
 # Characters that COPY's text format escapes.
 _COPY_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
-#: Placeholders of a send with ``expires``. Sends without render the statement without the column.
+#: Values of placeholders for a send with ``expires``. Other sends omit the column.
 _EXPIRING = {"expires_at": "expires_at, ", "expires": Part("send/expires")}
 
 _COPY_BLOCK = 100
@@ -51,21 +51,22 @@ def send(
         headers: a dict of such values, or None.
         delay: hides the message for that many seconds (number or timedelta), or until an aware
             datetime.
-        expires: archives the message as EXPIRED, unhandled, if it is not delivered within that many
-            seconds from now (number or timedelta), or before an aware datetime; None: never.
+        expires: seconds from now (number or timedelta) or an aware datetime. A message that is not
+            delivered by then is archived as EXPIRED, unhandled. None: it never expires.
         priority: from -100 to 100; higher is read first.
         group: the FIFO group, text of 1 to 255 characters; None: none.
-        unique: text of 1 to 255 characters. While a message holds this key, a send adds no second
-            one. The result is then a :class:`~django_pgqueue.types.Sent`, which says what happened.
+        unique: a key, text of 1 to 255 characters. While a message holds it, a send with the same
+            key adds no second one. If there is a key, the result is a
+            :class:`~django_pgqueue.types.Sent`, which says what happened.
         until: how long the message holds the key: until its first delivery (``"started"``), until
             it has left the queue (``"done"``), or for seconds or a timedelta. None: the queue's
             ``unique_window``; ``"started"`` if ``on_conflict`` is given.
         on_conflict: what a send does if a message holds the key. ``"skip"`` returns its id.
             ``"replace"`` sends the new message in its place, if it is waiting. ``"delay"`` does the
-            same, so that ``delay`` begins anew. A message in flight is not replaced: with ``until``
-            ``"started"`` the new one is sent beside it, otherwise skipped.
-        max_wait: with ``"delay"``, the time in seconds or as a timedelta after the first send at
-            which the message is readable at the latest. None: there is no limit.
+            same, and ``delay`` starts again. A message in flight is not replaced: with
+            ``until="started"`` the new message is sent as well, otherwise it is skipped.
+        max_wait: with ``"delay"``, a limit in seconds or as a timedelta: this long after the first
+            send, the message is readable at the latest. None: there is no limit.
 
     >>> queue("orders").send({"order": 7}, delay=60)
     1
@@ -188,7 +189,7 @@ def _copy(
 def _copy_once(
     queue: OpenQueue, columns: dict[str, list[Any]], params: dict[str, Any]
 ) -> list[int]:
-    """COPY the messages that claim their unique keys. Returns the ids of all."""
+    """Claim the unique keys, and COPY the messages that were not skipped. Returns all ids."""
     keys = columns["unique_keys"]
     given = {
         "unique_keys": keys,

@@ -1,5 +1,5 @@
--- Archive messages that a read leased too late: they were not delivered, so the delivery is not
--- counted. Fenced.
+-- Archive messages that had expired when a read leased them. They were not delivered, so read_ct
+-- does not count that lease. Fenced.
 WITH gone AS (
     DELETE FROM pgqueue_deferred
     WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}

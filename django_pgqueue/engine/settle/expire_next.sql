@@ -1,8 +1,9 @@
--- Archive the expired ones among the next batch of due messages and of ready ones, and of the messages
--- that wait behind those: after an interruption there may be many, and a read leases few. Messages that
--- are locked, have no deliveries left, or are not the head of their group are left to the next read.
--- Of a group only messages behind a head that this statement removes: two readers that each held some
--- of two groups would wait for each other. P1, P2, P5.
+-- Archive the expired messages that the next reads would find: after an interruption there may be
+-- many, and a read leases few. Looks at a batch of due messages, a batch of ready ones, and a batch
+-- of those that wait in their groups. Leaves to the next read: messages that are locked or have no
+-- deliveries left, and due ones that are not the head of their group. Takes waiting messages only
+-- from groups whose head this statement removes: otherwise two readers could each lock messages of
+-- two groups, and wait for each other. P1, P2, P5.
 WITH due AS MATERIALIZED (
     SELECT d.place FROM (
         SELECT ctid AS place, id, enqueued_at, group_key, read_ct FROM pgqueue_deferred

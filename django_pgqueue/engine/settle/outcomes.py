@@ -28,7 +28,7 @@ __all__ = [
     "settle",
 ]
 
-#: How many due, ready and waiting messages are looked at when a read finds only expired ones.
+#: After a read that found only expired messages: how many due, ready and waiting ones to look at.
 EXPIRED_BATCH = 1000
 
 
@@ -148,7 +148,7 @@ def end_exhausted(queue: OpenQueue, receipts: Sequence[Receipt]) -> None:
 
 
 def end_expired(queue: OpenQueue, receipts: Sequence[Receipt]) -> list[int]:
-    """Archive messages that a read leased too late as EXPIRED. Returns the ids of the archived."""
+    """Archive messages that had expired when they were leased. Returns the ids of the archived."""
     return by_receipts(queue, "expire", receipts, {})
 
 
