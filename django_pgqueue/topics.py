@@ -70,7 +70,7 @@ class Router:
                     node.next[word] = _Node()
                 node = node.next[word]
                 if word == "#":
-                    # "#" loops to its own node while it takes words, so "#.#" equals "#".
+                    # "#" loops to its own node to match more words, so "#.#" equals "#".
                     node.next["#"] = node
             node.patterns.add(pattern)
 

@@ -56,7 +56,7 @@ def batches(url: str, task: Task, replica_timeout: float = 60.0) -> Iterator[pa.
         _wait_for_replica(cursor, task.reach, replica_timeout)
         if task.first:
             cursor.execute(task.first)
-        # One snapshot for rows and guard: the guard sees every removal that the task's rows lack.
+        # One snapshot for rows and guard: the guard sees the removal of every missing row.
         cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         if task.guard is not None:
             cursor.execute(planning.purged(task.guard.queue_ids))

@@ -175,7 +175,7 @@ def parsed(texts: pa.Array, spark_type: DataType, arrow_type: pa.DataType) -> pa
 
 
 def corrupt(texts: pa.Array, values: pa.Array) -> pa.Array:
-    """The texts that could not be converted; JSON null counts as converted."""
+    """The texts that were not converted, None for the others. JSON null counts as converted."""
     found = [
         text if text != "null" and not fits else None
         for text, fits in zip(texts.to_pylist(), values.is_valid().to_pylist(), strict=True)

@@ -51,9 +51,9 @@ EARLIEST = Snapshot.below(0)
 
 @dataclass(frozen=True)
 class Offset:
-    """A stream's position: all rows that ``since`` shows were delivered.
+    """A stream's position: every row visible in ``since`` was delivered.
 
-    If a step was cut short, also the rows of the next snapshot, ``until``, up to the transaction
+    If a step was cut short, so were the rows of ``until``, the next snapshot, up to the transaction
     and id in ``after``.
     """
 

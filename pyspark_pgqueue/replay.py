@@ -216,7 +216,7 @@ def _write(
 def _numbered(rows: Any, order: tuple[str, ...], total: int) -> Any:
     """Return the rows with their position in an order, from 0, in the column ``_place``.
 
-    Each task sorts a range of the order: one task for all would sort them on one disk.
+    Each task sorts a range of the order: a single task would sort all rows on one disk.
     """
     ranges = rows.repartitionByRange(math.ceil(total / _RANGE), *order)
     ranges = ranges.withColumn("_range", f.spark_partition_id()).cache()

@@ -49,7 +49,7 @@ def may_see(queues: Iterable[str], seen: Collection[str] | None) -> bool:
 
 
 def state_of_run(run: Any) -> Any:
-    """Return a run's state, with the error if it failed. The run has the annotation ``running``."""
+    """Return a run's state, with the error if it failed. Needs the annotation ``running``."""
     if run.state == ExportRun.State.DONE:
         return _("done")
     if run.resumed_by_id is not None:

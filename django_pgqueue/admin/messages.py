@@ -24,5 +24,5 @@ class MessageAdmin(ReadOnlyAdmin):
     pages = [FailuresPage, FailurePage]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:
-        # Bodies can be large. Lists read only their beginnings.
+        # Bodies can be large. List pages read only the beginning of each.
         return super().get_queryset(request).defer("body", "headers")

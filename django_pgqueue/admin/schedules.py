@@ -203,7 +203,7 @@ class ScheduleAdmin(PageAdmin):
         links = []
         for message_id, text in rows:
             at = ""
-            with suppress(ValueError):  # Any sender can set this header.
+            with suppress(ValueError):  # Any sender can set this header to any text.
                 at = when(parse_datetime(text or ""))
             links.append((at, self.message_link(message_id, pk)))
         return format_html_join(", ", "{}: {}", links)

@@ -35,7 +35,7 @@ class OpenQueue:
     created_at: dt.datetime
     runner: Runner
     find: Callable[[str], OpenQueue]
-    #: The object that it was opened from, for the caller's use.
+    #: The object from which the queue was opened, for the caller's use.
     source: Any = None
 
     @property

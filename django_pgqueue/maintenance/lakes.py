@@ -40,9 +40,10 @@ def foreign_lakes(work: Work) -> list[str]:
 
 
 def note_removal(work: Work, last_xid: int | None) -> None:
-    """Raise the purge mark: outcomes up to this transaction may have been removed.
+    """Raise the purge mark: outcomes up to transaction ``last_xid`` may have been removed.
 
-    Called in the transaction that removes them. A stream that has not read them stops at the mark.
+    Called in the transaction that removes the outcomes. A stream that has not read them stops at
+    the mark.
     """
     if last_xid is not None:
         work.fetch("purge_mark", {"below_xid": last_xid + 1})

@@ -56,7 +56,7 @@ class BoundQueue:
     [1]
     """
 
-    #: The class of the messages that reads return.
+    #: The class of the returned messages.
     model: type[Message]
 
     def __init__(self, name: str | Queue, *, using: str | None = None) -> None:

@@ -46,7 +46,7 @@ def pause(queue: Queue, least: float) -> float:
 class _Stopped(BaseException):
     """Ends a round: the process is stopping, or another process holds the lease.
 
-    It is no Exception, so that it does not count as a failure of the queue.
+    A BaseException, so that it does not count as a failure of the queue.
     """
 
 

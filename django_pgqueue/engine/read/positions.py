@@ -55,7 +55,7 @@ class Position:
     def advance(
         self, bounds: dict[str, Any], qty: int, found: Sequence[Delivery], began: float
     ) -> None:
-        """Move behind the messages that read_ready.sql found. It started at the time ``began``."""
+        """Advance past the messages that read_ready.sql found. The read started at ``began``."""
         if not self._is_full(qty, found):
             return
         if bounds is _START:

@@ -143,7 +143,7 @@ def fail(
 
 
 def end_exhausted(queue: OpenQueue, receipts: Sequence[Receipt]) -> None:
-    """Fail messages without deliveries left; their last error is stored."""
+    """Fail messages that have no deliveries left. Their last error is already stored."""
     _fail(queue, receipts, {"errors": {}}, "max_deliveries", False)
 
 
