@@ -128,6 +128,11 @@ class Sent(int):
         return sent
 
 
+def was_skipped(sent: int) -> bool:
+    """Whether a send returned this id without sending, because a message held the unique key."""
+    return isinstance(sent, Sent) and sent.conflict == "skipped"
+
+
 class Settled(list[int]):
     """A list of the ids that an operation changed.
 

@@ -21,6 +21,7 @@ from django_pgqueue.admin.page import QueuePage
 from django_pgqueue.admin.timeline import HEADER
 from django_pgqueue.errors import InvalidArgument, InvalidMessage
 from django_pgqueue.models import Message, Queue
+from django_pgqueue.types import was_skipped
 
 __all__ = ["SendPage"]
 
@@ -120,7 +121,7 @@ class SendPage(QueuePage):
 
     def _tell(self, queue: Queue, sent: int, copied: Any) -> None:
         told = gettext("Nothing was sent: message {id} of {queue} has this unique key.")
-        if getattr(sent, "conflict", None) != "skipped":
+        if not was_skipped(sent):
             told = gettext("Sent message {id} to {queue}.")
             self.owner.log_change(self.request, queue, f"Sent message {sent}.")
             if copied is not None:

@@ -9,6 +9,7 @@ from django_pgqueue import signals
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.rows import Deliveries, Delivery
 from django_pgqueue.engine.send import sending
+from django_pgqueue.types import was_skipped
 
 __all__ = ["announce_ended", "send", "send_batch"]
 
@@ -47,7 +48,7 @@ def announce_ended(queue: OpenQueue, found: Sequence[Delivery]) -> None:
 
 def _announce(queue: OpenQueue, ids: Sequence[int]) -> None:
     """Send ``messages_sent`` for the messages that were not skipped as duplicates."""
-    written = [pk for pk in ids if getattr(pk, "conflict", None) != "skipped"]
+    written = [pk for pk in ids if not was_skipped(pk)]
     if written:
         signals.messages_sent.send(queue.name, ids=written)
 

@@ -24,6 +24,7 @@ from django_pgqueue.models.bound import queue
 from django_pgqueue.models.process import Process
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
+from django_pgqueue.types import was_skipped
 
 __all__ = ["Missed", "Schedule"]
 
@@ -400,7 +401,7 @@ class Schedule(models.Model):
                 until=until,
             )
         self._update(next_run_at=next_run_at, last_run_at=ticks[-1], error="")
-        return sum(getattr(pk, "conflict", None) is None for pk in ids)
+        return sum(not was_skipped(pk) for pk in ids)
 
     def run(self) -> int:
         """Send a message now, and leave the ticks unchanged. Returns the message's id.

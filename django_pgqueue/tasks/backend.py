@@ -26,7 +26,7 @@ from django_pgqueue.tasks.framework import (
     task_enqueued,
 )
 from django_pgqueue.tasks.results import body_of, load, new_result
-from django_pgqueue.types import Until
+from django_pgqueue.types import Until, was_skipped
 
 _OWN_OPTIONS = ("async_queues", "consume", "database")
 #: Options of ``@consumer`` that a backend's OPTIONS cannot set.
@@ -128,7 +128,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
                 unique=_key(task, "unique", args, kwargs),
                 **getattr(task, "claims", {}),
             )
-        if getattr(sent, "conflict", None) == "skipped":
+        if was_skipped(sent):
             result = self.get_result(str(sent))  # of the earlier run that holds the key
         else:
             result = new_result(task, str(sent), args, kwargs, enqueued_at=timezone.now())
