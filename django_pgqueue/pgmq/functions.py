@@ -9,12 +9,9 @@ from typing import Any
 
 from django_pgqueue.ddl import grants
 from django_pgqueue.maintenance import tables
-from django_pgqueue.pgmq.statements import FUNCTIONS, create
+from django_pgqueue.pgmq.statements import FUNCTIONS, SOME_ID, create
 
 __all__ = ["functions", "load", "quoted"]
-
-# A placeholder for the id of a queue that a client will make.
-_SOME_ID = 987654321
 
 # Matches the head of a public function: its search path is inserted behind it.
 _PUBLIC = re.compile(r"FUNCTION pgmq\.(?!_)\w+\([^$]*?LANGUAGE (?:plpgsql|sql)[^$]*?(?= AS \$\$)")
@@ -142,6 +139,6 @@ class _Recorder:
 def _tables(*, unlogged: bool) -> str:
     """Return an SQL array of statements that make a queue's tables; ``%1$s`` is the queue's id."""
     recorder = _Recorder()
-    tables.create_tables(recorder, _SOME_ID, unlogged=unlogged)
-    texts = [text.replace("%", "%%").replace(str(_SOME_ID), "%1$s") for text in recorder.statements]
+    tables.create_tables(recorder, SOME_ID, unlogged=unlogged)
+    texts = [text.replace("%", "%%").replace(str(SOME_ID), "%1$s") for text in recorder.statements]
     return f"ARRAY[{', '.join(map(quoted, texts))}]"

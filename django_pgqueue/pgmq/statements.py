@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from django_pgqueue.engine.statements import Part, render
 
-__all__ = ["FUNCTIONS", "create"]
+__all__ = ["FUNCTIONS", "SOME_ID", "create"]
 
 _TYPES = {
     "after": "interval",
@@ -60,7 +60,7 @@ _READ = (
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 _CLOCK = "statement_timestamp()"
 # A placeholder for the queue's id, which is known only when the function is called.
-_SOME_ID = 987654321
+SOME_ID = 987654321
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ _HALVES = re.compile(
 
 def create(function: Function) -> str:
     """Return the CREATE statement of a function. Only the queue's id has no default."""
-    text = render(function.statement, _SOME_ID, tuple(function.names.items()))
+    text = render(function.statement, SOME_ID, tuple(function.names.items()))
     text = re.sub("^--.*\n", "", text, flags=re.M).rstrip()
     text = _PARAMETER.sub(lambda found: function.values.get(found[1], found[0]), text)
     types = {**_TYPES, **function.types}
@@ -158,7 +158,7 @@ def create(function: Function) -> str:
     if _CLOCK in text:
         parameters.append("p_clock timestamptz = clock_timestamp()")
     declared = ""
-    if f"_q{_SOME_ID}" not in text:
+    if f"_q{SOME_ID}" not in text:
         body = f"RETURN QUERY {_kept(text)};"
     elif halves := _HALVES.fullmatch(text):
         declared = f"DECLARE p_gone {halves['table']}[];\n"
@@ -181,7 +181,7 @@ def create(function: Function) -> str:
 def _kept(text: str) -> str:
     """Return a statement that uses the function's parameters. The session caches its plan."""
     text = _PARAMETER.sub(r"p_\1", text).replace(_CLOCK, "p_clock")
-    return text.replace(str(_SOME_ID), "q_id").replace("%%", "%")
+    return text.replace(str(SOME_ID), "q_id").replace("%%", "%")
 
 
 def _planned(text: str) -> str:
@@ -191,6 +191,6 @@ def _planned(text: str) -> str:
     text = _PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", text)
     ids = "q_id, p_dead_id" if "%2$s" in text else "q_id"
     return (
-        f"RETURN QUERY EXECUTE format($sql$\n{text.replace(str(_SOME_ID), '%1$s')}\n$sql$, {ids}) "
+        f"RETURN QUERY EXECUTE format($sql$\n{text.replace(str(SOME_ID), '%1$s')}\n$sql$, {ids}) "
         f"USING {', '.join(f'p_{name}' for name in names)};"
     )
