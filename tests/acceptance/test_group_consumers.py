@@ -23,6 +23,7 @@ from tests.app.models import Order
 from tests.waiting import until
 from tests.worker.test_processes import url
 from tests.working import history
+from tests.working.effects import numbers_by_group
 from tests.working.running import Command, runconsumer
 
 pytestmark = [
@@ -143,9 +144,4 @@ def expect_one_at_a_time(events: list[dict[str, Any]], killed: dict[int, float])
 
 def expect_the_order_of_the_sends() -> None:
     """The effects of each group are in order, ignoring repetitions after a failure."""
-    made: dict[str, list[int]] = defaultdict(list)
-    for order in Order.objects.order_by("pk"):
-        group, number = order.number.split("-")
-        if not made[group] or made[group][-1] != int(number):
-            made[group].append(int(number))
-    assert dict(made) == {str(group): list(range(LENGTH)) for group in range(GROUPS)}
+    assert numbers_by_group() == {str(group): list(range(LENGTH)) for group in range(GROUPS)}

@@ -28,6 +28,7 @@ from tests.pgmq.worker import LEASE
 from tests.waiting import until
 from tests.worker.test_processes import url
 from tests.working import history
+from tests.working.effects import numbers_by_group
 from tests.working.running import ROOT
 
 pytestmark = [
@@ -203,10 +204,6 @@ def expect_repetitions_after_kills_alone(
 
 def expect_the_order_of_the_sends() -> None:
     """The effects of each group are in order, ignoring repetitions after a kill."""
-    made: dict[str, list[int]] = defaultdict(list)
-    for order in Order.objects.order_by("pk"):
-        group, number = order.number.split("-")
-        if not made[group] or made[group][-1] != int(number):
-            made[group].append(int(number))
+    made = numbers_by_group()
     assert {group: sorted(numbers) for group, numbers in made.items()} == made
     assert len(made) == GROUPS
