@@ -66,9 +66,19 @@ def test_a_migration_names_the_dead_letter_queue(state):
     assert Queue.objects.get(name="orders").dead_letter_queue.name == "dead"
 
 
+#: The tables, indexes, sequences and functions of single queues.
+QUEUES_OWN = """
+    SELECT relname FROM pg_class WHERE relname ~ 'pgqueue_.*_q[0-9]+'
+    UNION ALL SELECT proname FROM pg_proc WHERE proname ~ 'pgqueue_.*_q[0-9]+'
+    ORDER BY 1
+"""
+
+
 def test_backwards_drops_all_of_the_queue(state):
+    before = run_sql(QUEUES_OWN)  # a flush by another test leaves the tables of its queues
     operation = CreateQueue("orders")
     forwards(operation, state)
+    assert len(run_sql(QUEUES_OWN)) > len(before)
     for number in range(3):
         Message.objects.send("orders", number, group="g", unique=str(number))
     until = dt.datetime(2200, 1, 1, tzinfo=dt.timezone.utc)
@@ -79,8 +89,7 @@ def test_backwards_drops_all_of_the_queue(state):
 
     assert not Queue.objects.exists()
     assert LiveMessage.objects.count() == 0
-    assert run_sql("SELECT relname FROM pg_class WHERE relname ~ 'pgqueue_.*_q[0-9]+'") == []
-    assert run_sql("SELECT proname FROM pg_proc WHERE proname ~ 'pgqueue_.*_q[0-9]+'") == []
+    assert run_sql(QUEUES_OWN) == before
     for table in ("group", "claim"):
         assert run_sql(f"SELECT count(*) FROM pgqueue_{table}") == [(0,)]
     backwards(operation, state)
