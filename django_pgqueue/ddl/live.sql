@@ -149,7 +149,8 @@ CREATE TABLE pgqueue_claim (
     PRIMARY KEY (queue_id, unique_key)
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
 
-CREATE INDEX pgqueue_claim_until_idx ON pgqueue_claim (queue_id, kind, until);
+-- The kind comes first, so that the planner never finds a single key by this index.
+CREATE INDEX pgqueue_claim_until_idx ON pgqueue_claim (kind, queue_id, until);
 
 -- The unlogged queues whose messages the server still has. A crash empties this table together with
 -- the partitions of those queues; clear_lost.sql then deletes their rows from the tables above.

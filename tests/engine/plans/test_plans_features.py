@@ -265,11 +265,18 @@ def test_dead_lettering_costs_what_dies(dead, sql, analyzed):
 @pytest.mark.parametrize(
     ("analyzed", "planned", "until"),
     [
-        *product(["never", EMPTY, "now"], ["now", EMPTY], [None]),
+        *product(["with other queues", "never", EMPTY, "now"], ["now", EMPTY], [None]),
         *product(["never"], [EMPTY], ["started", "done"]),
     ],
 )
 def test_a_send_with_a_key_costs_the_same_with_many_keys(db, sql, analyzed, planned, until):
+    sql("DISCARD PLANS")
+    if analyzed == "with other queues":
+        sql(
+            "INSERT INTO pgqueue_claim SELECT n, statement_timestamp() + n * interval '1 ms', "
+            "statement_timestamp(), 1, 0, 'window', n::text FROM generate_series(1, 3) n"
+        )
+        sql("ANALYZE pgqueue_claim")
     sql("TRUNCATE pgqueue_claim")
     if analyzed == EMPTY:
         sql("ANALYZE pgqueue_claim")
