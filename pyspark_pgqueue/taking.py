@@ -151,5 +151,9 @@ SELECT EXISTS (SELECT FROM pgqueue_ready WHERE queue_id = {queue_id} AND id <= %
                AND vt <= statement_timestamp())
     OR EXISTS (SELECT FROM pgqueue_lease WHERE queue_id = {queue_id} AND head <= %(pk)s
                AND vt <= statement_timestamp())
-    OR EXISTS (SELECT FROM pgqueue_recheck WHERE queue_id = {queue_id} AND id <= %(pk)s)
+    OR EXISTS (SELECT FROM pgqueue_recheck r
+               WHERE queue_id = {queue_id} AND %(pk)s >= (
+                   SELECT id FROM pgqueue_waiting w
+                   WHERE w.queue_id = {queue_id} AND w.group_key = r.group_key
+                   ORDER BY id LIMIT 1))
 """

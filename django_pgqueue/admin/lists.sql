@@ -1,15 +1,18 @@
 -- A query for each place, such as ready: the messages of queue q that are there, one page in index order.
--- places.py has the values of {after_id}, {after_rank}, {after_vt} and {after_group}.
+-- places.py has the values of {after_id}, {after_turn}, {after_vt} and {after_group}.
 
 -- {lists/ready}
-SELECT id, -priority AS key, enqueued_at, group_key, 0 AS attempts FROM pgqueue_ready
-WHERE queue_id = q.id AND (-priority, id) > ({after_rank}, {after_id})
-ORDER BY -priority, id
+SELECT id, ARRAY[-priority, turn] AS key, enqueued_at, group_key, 0 AS attempts
+FROM pgqueue_ready
+WHERE queue_id = q.id AND (-priority, turn) > (({after_turn})[1], ({after_turn})[2])
+ORDER BY -priority, turn
 
 -- {lists/first_ready}
-SELECT id, -priority AS key, enqueued_at, group_key, attempts FROM ({places/headless}) f
-WHERE place = 'ready' AND (-priority, id) > ({after_rank}, {after_id})
-ORDER BY -priority, id
+SELECT f.id, key, enqueued_at, group_key, attempts
+FROM ({places/headless}) f
+CROSS JOIN LATERAL (SELECT ARRAY[-priority, 9223372036854775807] AS key) l  -- after all turns
+WHERE place = 'ready' AND (key, f.id) > ({after_turn}, {after_id})
+ORDER BY key, f.id
 
 -- {lists/first_delayed}
 SELECT id, vt AS key, enqueued_at, group_key, attempts FROM ({places/headless}) f

@@ -7,7 +7,7 @@ CROSS JOIN LATERAL (
     SELECT min(o.enqueued_at) AS since
     FROM level CROSS JOIN LATERAL (
         SELECT enqueued_at FROM pgqueue_ready r
-        WHERE r.queue_id = q.id AND -r.priority = level.rank ORDER BY r.id LIMIT 1) o) r
+        WHERE r.queue_id = q.id AND -r.priority = level.rank ORDER BY r.turn LIMIT 1) o) r
 LEFT JOIN LATERAL (SELECT vt AS since FROM pgqueue_deferred
                    WHERE queue_id = q.id AND {places/due} ORDER BY vt LIMIT 1) d ON true
 LEFT JOIN LATERAL (SELECT vt AS since FROM pgqueue_lease

@@ -95,7 +95,7 @@ def _after(key: str, type_: str, lowest: str) -> str:
 _LISTS: dict[str, object] = {
     "of": "q.id",
     "after_id": _after("after_id", "bigint", "-9223372036854775808"),
-    "after_rank": _after("after_key", "int", "-32768"),
+    "after_turn": _after("after_key", "bigint[]", "{-32768,0}"),
     "after_vt": _after("after_key", "timestamptz", "-infinity"),
     "after_group": _after("after_key", "text", ""),
 }

@@ -22,7 +22,8 @@ UNION ALL
  WHERE w.queue_id = m.queue_id AND w.group_key = m.group_key AND w.id = m.id OFFSET 0)
 UNION ALL
 (SELECT 'ready', NULL, 0, 0, NULL, NULL, false, NULL FROM pgqueue_ready r
- WHERE r.queue_id = m.queue_id AND -r.priority = -m.priority::smallint AND r.id = m.id OFFSET 0)
+ WHERE r.queue_id = m.queue_id AND -r.priority = -m.priority::smallint
+   AND r.turn = {places/turn} AND r.id = m.id OFFSET 0)
 
 -- {standing/all}: the states of several messages, each looked up by its keys
 SELECT m.id, s.*

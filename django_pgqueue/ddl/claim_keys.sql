@@ -21,7 +21,12 @@ BEGIN
     END IF;
     IF NOT (EXISTS (
         SELECT FROM {schema}.pgqueue_ready r
-        WHERE r.queue_id = claim.queue_id AND -r.priority = -claim.priority AND r.id = claim.id
+        WHERE r.queue_id = claim.queue_id AND -r.priority = -claim.priority
+          AND r.turn = coalesce(
+              (SELECT g.turn FROM {schema}.pgqueue_group g
+               WHERE g.queue_id = claim.queue_id AND g.group_key = claim.group_key
+                 AND g.head = claim.id LIMIT 1), claim.id)
+          AND r.id = claim.id
     ) OR EXISTS (
         SELECT FROM {schema}.pgqueue_deferred d
         WHERE d.id = claim.id AND d.queue_id + 0 = claim.queue_id
@@ -80,7 +85,12 @@ DECLARE
 BEGIN
     DELETE FROM {schema}.pgqueue_ready WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM {schema}.pgqueue_ready
-        WHERE queue_id = claim.queue_id AND -priority = -claim.priority AND id = claim.id
+        WHERE queue_id = claim.queue_id AND -priority = -claim.priority
+          AND turn = coalesce(
+              (SELECT g.turn FROM {schema}.pgqueue_group g
+               WHERE g.queue_id = claim.queue_id AND g.group_key = claim.group_key
+                 AND g.head = claim.id LIMIT 1), claim.id)
+          AND id = claim.id
         FOR UPDATE SKIP LOCKED))
     RETURNING enqueued_at, NULL, NULL, 0, 0
     INTO gone.enqueued_at, gone.first_read_at, gone.last_read_at, gone.read_ct, gone.attempts;

@@ -27,10 +27,11 @@ _SENDER = {
     "message_id_seq": "USAGE",
     "wake": "SELECT, UPDATE",
     # The columns that tell whether a message holds its unique key.
-    "ready": "INSERT, SELECT (id, queue_id, priority)",
+    "ready": "INSERT, SELECT (id, turn, queue_id, priority)",
     "deferred": "INSERT, SELECT (id, vt, queue_id, first_read_at, state)",
     "waiting": "INSERT, SELECT (id, queue_id, first_read_at, group_key)",
     "lease": "SELECT (head, tail, vt, queue_id, ids)",
+    "group": "SELECT (head, queue_id, group_key, turn)",
     "recheck": "INSERT",
     "claim": _KEPT,
     "unlogged": "SELECT",

@@ -42,11 +42,13 @@ BEGIN
         ),
         moved AS (
             DELETE FROM {schema}.pgqueue_waiting w USING next n WHERE w.ctid = n.spot
-            RETURNING w.*, n.place, CASE WHEN n.id IS NOT NULL THEN n.followers END AS followers
+            RETURNING w.*, n.place, CASE WHEN n.id IS NOT NULL THEN n.followers END AS followers,
+                nextval('{schema}.pgqueue_message_id_seq') AS turn
         ),
         readable AS (
-            INSERT INTO {schema}.pgqueue_ready (id, enqueued_at, queue_id, priority, group_key)
-            SELECT id, enqueued_at, queue_id, priority, group_key FROM moved
+            INSERT INTO {schema}.pgqueue_ready
+                (id, turn, enqueued_at, queue_id, priority, group_key)
+            SELECT id, turn, enqueued_at, queue_id, priority, group_key FROM moved
             WHERE read_ct = 0 AND (vt IS NULL OR vt <= statement_timestamp())
         ),
         not_yet AS (
@@ -61,10 +63,10 @@ BEGIN
         ),
         headed AS (
             UPDATE {schema}.pgqueue_group g
-            SET head = n.id, priority = n.priority, followers = n.followers
-            FROM (SELECT place, id, priority, followers FROM moved
+            SET head = n.id, priority = n.priority, followers = n.followers, turn = n.turn
+            FROM (SELECT place, id, priority, followers, turn FROM moved
                   UNION ALL
-                  SELECT place, id, priority, followers FROM next
+                  SELECT place, id, priority, followers, id FROM next
                   WHERE spot IS NULL AND id IS NOT NULL) n
             WHERE g.ctid = n.place
         ),
@@ -116,8 +118,8 @@ BEGIN
     IF ids IS NOT NULL THEN
         -- A group without a row needs no recheck: its queue may have been dropped.
         INSERT INTO {schema}.pgqueue_recheck (id, queue_id, group_key)
-        SELECT m.id, m.queue_id, m.group_key
-        FROM unnest(ids, queue_ids, groups) AS m (id, queue_id, group_key) CROSS JOIN LATERAL (
+        SELECT nextval('{schema}.pgqueue_message_id_seq'), m.queue_id, m.group_key
+        FROM unnest(queue_ids, groups) AS m (queue_id, group_key) CROSS JOIN LATERAL (
             SELECT FROM {schema}.pgqueue_group g
             WHERE g.queue_id = m.queue_id AND g.group_key = m.group_key OFFSET 0) g;
     END IF;

@@ -13,6 +13,9 @@
 
 CREATE TABLE pgqueue_ready (
     id bigint NOT NULL,
+    -- The order among messages of one priority. Without a group: the id. The head of a group: the
+    -- next number of the ids' sequence when it became the head.
+    turn bigint NOT NULL,
     enqueued_at timestamptz NOT NULL,
     queue_id integer NOT NULL,
     priority smallint NOT NULL,
@@ -25,7 +28,7 @@ CREATE TABLE pgqueue_ready (
 -- The order of reads. Both columns ascend, so that one row comparison finds the rows after a
 -- position. An id may occur twice, so it is not unique. Having an expression, it cannot be a
 -- replica identity.
-CREATE INDEX pgqueue_ready_key ON pgqueue_ready (queue_id, (-priority), id);
+CREATE INDEX pgqueue_ready_key ON pgqueue_ready (queue_id, (-priority), turn);
 
 ALTER TABLE pgqueue_ready REPLICA IDENTITY FULL;
 
@@ -107,6 +110,8 @@ ALTER TABLE pgqueue_waiting REPLICA IDENTITY USING INDEX pgqueue_waiting_key;
 -- head.
 CREATE TABLE pgqueue_group (
     head bigint NOT NULL,
+    -- The head's turn, if the head is in ready.
+    turn bigint NOT NULL,
     queue_id integer NOT NULL,
     priority smallint NOT NULL,
     group_key text NOT NULL,
@@ -161,20 +166,20 @@ CREATE UNLOGGED TABLE pgqueue_unlogged (queue_id integer PRIMARY KEY);
 CREATE VIEW pgqueue_live AS
     SELECT id, queue_id, 'PENDING'::text AS state, enqueued_at AS vt, 0 AS read_ct, 0 AS attempts,
            priority, group_key, enqueued_at, NULL::timestamptz AS first_read_at,
-           NULL::timestamptz AS last_read_at, NULL::integer AS process_id
+           NULL::timestamptz AS last_read_at, NULL::integer AS process_id, turn
     FROM pgqueue_ready
     UNION ALL
     SELECT id, queue_id, state, vt, read_ct, attempts,
-           priority, group_key, enqueued_at, first_read_at, last_read_at, process_id
+           priority, group_key, enqueued_at, first_read_at, last_read_at, process_id, id
     FROM pgqueue_deferred
     UNION ALL
     SELECT m.id, queue_id, 'PROCESSING', vt, 1, 0,
-           priority, NULL, m.enqueued_at, read_at, read_at, process_id
+           priority, NULL, m.enqueued_at, read_at, read_at, process_id, m.id
     FROM pgqueue_lease CROSS JOIN LATERAL unnest(ids, enqueued_ats) AS m (id, enqueued_at)
     UNION ALL
     SELECT id, queue_id, CASE WHEN read_ct > 0 THEN 'RETRYABLE' WHEN vt > statement_timestamp()
                 THEN 'SCHEDULED' ELSE 'PENDING' END, coalesce(vt, enqueued_at), read_ct, attempts,
-           priority, group_key, enqueued_at, first_read_at, last_read_at, NULL
+           priority, group_key, enqueued_at, first_read_at, last_read_at, NULL, id
     FROM pgqueue_waiting;
 
 -- Reverse

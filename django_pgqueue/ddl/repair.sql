@@ -24,7 +24,8 @@ BEGIN
     LOOP
         EXECUTE format('SELECT max(%s) FROM %s', own.column_name, own.owner) INTO highest;
         IF own.is_message THEN
-            highest := greatest(highest, (SELECT max(id) FROM {schema}.pgqueue_archive)) + spare;
+            highest := greatest(highest, (SELECT max(id) FROM {schema}.pgqueue_archive),
+                                (SELECT max(turn) FROM {schema}.pgqueue_ready)) + spare;
         END IF;
         IF highest > coalesce(pg_sequence_last_value(own.sequence::regclass), 0) THEN
             PERFORM setval(own.sequence::regclass, highest);
@@ -67,8 +68,12 @@ BEGIN
         missing AS MATERIALIZED (
             SELECT * FROM looked m
             WHERE (SELECT true FROM {schema}.pgqueue_ready r
-                   WHERE r.queue_id = %1$s AND -r.priority = -m.priority AND r.id = m.id
-                     AND r.enqueued_at = m.enqueued_at LIMIT 1) IS NULL
+                   WHERE r.queue_id = %1$s AND -r.priority = -m.priority
+                     AND r.turn = coalesce(
+                         (SELECT g.turn FROM {schema}.pgqueue_group g
+                          WHERE g.queue_id = %1$s AND g.group_key = m.group_key AND g.head = m.id
+                          LIMIT 1), m.id)
+                     AND r.id = m.id AND r.enqueued_at = m.enqueued_at LIMIT 1) IS NULL
               AND (SELECT true FROM {schema}.pgqueue_deferred d
                    WHERE d.id = m.id AND d.queue_id = %1$s AND d.enqueued_at = m.enqueued_at) IS NULL
               AND (SELECT true FROM {schema}.pgqueue_lease l
@@ -81,8 +86,8 @@ BEGIN
                    WHERE a.id = m.id AND a.queue_id = %1$s AND a.enqueued_at = m.enqueued_at) IS NULL
         ),
         ready AS (
-            INSERT INTO {schema}.pgqueue_ready (id, enqueued_at, queue_id, priority)
-            SELECT id, enqueued_at, %1$s, priority FROM missing
+            INSERT INTO {schema}.pgqueue_ready (id, turn, enqueued_at, queue_id, priority)
+            SELECT id, id, enqueued_at, %1$s, priority FROM missing
             WHERE group_key IS NULL
               AND (scheduled_at IS NULL OR scheduled_at <= statement_timestamp())
         ),

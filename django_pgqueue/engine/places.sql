@@ -46,3 +46,7 @@ CROSS JOIN LATERAL ({places/first}) f
 -- {places/rechecks}: how many rechecks are searched for groups without a head: as many as one read
 -- processes (groups/promote.sql)
 1000
+
+-- {places/turn}: the turn of message m in the queue {of}, if m is in ready
+coalesce((SELECT h.turn FROM pgqueue_group h
+          WHERE h.queue_id = {of} AND h.group_key = m.group_key AND h.head = m.id LIMIT 1), m.id)

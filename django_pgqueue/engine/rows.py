@@ -45,6 +45,8 @@ class Delivery(NamedTuple):
     expires_at: int | None = None
     #: The end of the delay that the sender asked for. Only some statements return it.
     scheduled_at: dt.datetime | None = None
+    #: The message's turn among ready messages. Only read_ready.sql returns it.
+    turn: int = 0
     #: The batch that shares one lease row with this message, if any.
     batch: Batch | None = None
 

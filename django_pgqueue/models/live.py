@@ -19,20 +19,24 @@ class LiveManager(models.Manager["LiveMessage"]):
     def one(self, queue_id: int, pk: int, *, using: str) -> models.QuerySet[LiveMessage]:
         """Return a queryset of one message, with ``in_flight``: whether it is leased.
 
-        The condition on ``rank`` lets PostgreSQL use the index of ready rows, which starts with it.
+        The conditions on ``rank`` and ``turn`` let PostgreSQL use the index of ready rows.
         """
         rank = models.Func(
             models.F("priority"),
             template="-%(expressions)s",
             output_field=models.SmallIntegerField(),
         )
-        own = RawSQL(
-            "SELECT -priority FROM pgqueue_message WHERE queue_id = %s AND id = %s", [queue_id, pk]
-        )
+        own = "FROM pgqueue_message m WHERE queue_id = %s AND id = %s"
+        turn = compose("places/turn", {"of": "m.queue_id"})
         in_flight = RawSQL(compose("places/in_flight", {}), [], output_field=models.BooleanField())
-        live = self.using(using).alias(rank=rank)
+        live = self.using(using).alias(rank=rank, turn=RawSQL("turn", []))
         live = live.annotate(in_flight=in_flight)  # type: ignore[no-redef]
-        return live.filter(queue=queue_id, pk=pk, rank=own)
+        return live.filter(
+            queue=queue_id,
+            pk=pk,
+            rank=RawSQL(f"SELECT -priority {own}", [queue_id, pk]),
+            turn__in=[pk, RawSQL(f"SELECT {turn} {own}", [queue_id, pk])],
+        )
 
 
 class LiveMessage(models.Model):

@@ -285,6 +285,7 @@ class Message(models.Model):
             first_read_at,
             expires_at,
             scheduled_at,
+            _turn,
             batch,
         ) in found:
             message = cls.__new__(cls)

@@ -44,6 +44,7 @@ _TYPES = {
     "read_ats": "bigint[]",
     "read_cts": "integer[]",
     "reason": "text",
+    "rechecked": "bigint",
     "results": "text[]",
     "source": "text",
     "state": "text",
@@ -81,8 +82,11 @@ class Function:
     values: Mapping[str, str] = field(default_factory=dict)
 
 
-# Leaves bodies and expiry out of a read: functions.sql looks these up for the leased messages.
+# Leaves bodies and expiry out of a read: functions.sql looks these up for the leased messages, and
+# looks for rechecks itself.
 _NO_BODIES = {
+    "read/turn": "",
+    "read/recheck": "",
     "read/note": "NULL::text",
     "read/expires_at": "NULL::bigint",
     "read/bodies": "CROSS JOIN (SELECT NULL::jsonb AS body, NULL::jsonb AS headers, "
@@ -93,7 +97,7 @@ _ANY_BODY = {"any_body": "true", "message": "(SELECT NULL::bigint AS id, NULL::j
 _DEAD = {"dead_message": "pgqueue_message_q%2$s", "dead_queue_id": "%2$s"}
 
 # Reads from the start of the queue, not from the last message that this session took.
-_FROM_START = {"rank": "(-101)::smallint", "after": "0", "due_after": "-6e16"}
+_FROM_START = {"rank": "(-101)::smallint", "after": "0", "due_after": "-6e16", "rechecked": "0"}
 
 FUNCTIONS = (
     Function("send", "send/send", types={"group": "text"}),
@@ -123,7 +127,12 @@ FUNCTIONS = (
     Function("read_matching", "read/read", _READ, names={**_NO_BODIES, "any_body": "false"}),
     Function("heads_needed", "read/heads_needed", "TABLE (heads integer)"),
     Function("follow", "read/follow", _DELIVERY, names=_NO_BODIES),
-    Function("promote", "groups/promote", "TABLE (heads bigint, rechecks bigint)"),
+    Function(
+        "promote",
+        "groups/promote",
+        "TABLE (heads bigint, rechecks bigint, rechecked bigint)",
+        values={"rechecked": "0"},
+    ),
     Function("set_back", "groups/set_back"),
     Function("fail", "settle/fail"),
     Function("expire", "settle/expire", names=_NO_FENCE),

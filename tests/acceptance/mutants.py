@@ -324,6 +324,18 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "group-turns",
+        "the next head of a group is read before other groups",
+        (GROUPED,),
+        (
+            Change(
+                f"{DDL}/groups.sql",
+                "nextval('{schema}.pgqueue_message_id_seq') AS turn",
+                "w.id AS turn",
+            ),
+        ),
+    ),
+    Mutant(
         "partial-ack-drops",
         "an ack of a part of a batch loses the rest",
         (BATCHES,),

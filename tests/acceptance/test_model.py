@@ -79,6 +79,9 @@ class Entry:
     #: Whether it can expire, and whether it has expired.
     expires: bool = False
     expired: bool = False
+    #: Its order among ready messages of its priority: its id and 0, or for a head the highest id
+    #: when it became the head and the number of that step.
+    turn: tuple[int, int] = (0, 0)
     #: The queue in which it was dead-lettered, if any.
     source: str | None = None
     #: Its unique key, and until when it holds it. A message that was moved has none.
@@ -135,6 +138,8 @@ class Model:
         self.lines: dict[tuple[str, str | None], Line] = {}
         #: The last message with each key of a queue, and until when it holds it.
         self.claims: dict[tuple[str, str], tuple[int, str]] = {}
+        self.newest = 0
+        self.step = 1
 
     def within(self, queue: str, place: str | None = None) -> list[Entry]:
         return [
@@ -213,7 +218,9 @@ class Model:
             entry.place = "waiting"
         else:
             entry.place = "ready" if entry.due else "deferred"
+            entry.turn = entry.id, 0
         self.live[entry.id] = entry
+        self.newest = max(self.newest, entry.id)
 
     def leave(self, entries: Iterable[Entry]) -> None:
         """Remove messages together; each removed head is followed by the next of its group."""
@@ -237,6 +244,7 @@ class Model:
     def raise_head(self, entry: Entry, batch: Iterable[int] = ()) -> None:
         self.lines[entry.line] = Line(entry.id, set(batch))
         entry.place = "ready" if entry.due and entry.read_ct == 0 else "deferred"
+        entry.turn = self.newest, self.step
 
     def begin_groups(self, queue: str) -> None:
         """The first step of a read: give every group without a head one."""
@@ -588,7 +596,8 @@ class QueueMachine(RuleBasedStateMachine):
         for mine in fresh:
             for other in left:
                 if other.place == "ready":
-                    assert mine.rank < other.rank, "by priority, then by id"
+                    ranks = [(-e.priority, e.turn) for e in (mine, other)]
+                    assert ranks[0] <= ranks[1], "by priority, then by turn"
 
     def before_read(self, queue: str) -> tuple[dict[int, dict[str, Any]], list[Entry]]:
         rows = self.rows()
@@ -865,6 +874,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def everything_is_in_its_place_and_nowhere_else(self) -> None:
+        self.model.step += 1
         rows = self.rows()
         found = {
             pk: (

@@ -245,6 +245,7 @@ STATES: dict[str, Callable[[Queue], list[int]]] = {
     "leased": lambda queue: leased(queue),
     "retried": lambda queue: retried(queue),
     "first of a group": lambda queue: sent(queue, 1, 8, group="g"),
+    "head of a group": lambda queue: head(queue),
     "behind in a group": lambda queue: behind(queue),
 }
 
@@ -262,6 +263,14 @@ def retried(queue: Queue) -> list[int]:
     return ids
 
 
+def head(queue: Queue) -> list[int]:
+    """A head that is ready: its turn is higher than all ids."""
+    ids = sent(queue, 1, 8, group="g")
+    assert Message.objects.read(queue, conditional={"none": 1}) == []
+    assert run_sql("SELECT id FROM pgqueue_ready WHERE turn > id") == [(ids[0],)]
+    return ids
+
+
 def behind(queue: Queue) -> list[int]:
     """The head, sent yesterday, has a lower id, like a redriven message."""
     head = sent(queue, 1, 1, group="g")
@@ -275,8 +284,8 @@ def behind(queue: Queue) -> list[int]:
 def test_a_partition_with_a_message_that_lives_is_kept(state, unlogged):
     queue = daily(unlogged=unlogged)
     kept = partition(queue, 8)
-    live = STATES[state](queue)
     old = done(queue, sent(queue, 5, 8), 7.5)
+    live = STATES[state](queue)
 
     maintained = BoundQueue("daily").maintain()
 

@@ -215,6 +215,18 @@ def test_a_group_goes_on_when_its_head_is_archived(made):
     assert ids(made("read('orders', 30, 5)")) == [2]
 
 
+def test_groups_take_turns(committed_pgmq):
+    committed_pgmq("create('orders')")
+    send_groups("a", "a", "a", "b", "b", "c")
+
+    seen = ""
+    while rows := committed_pgmq("read('orders', 30, 1)"):
+        seen += bodies(rows)
+        committed_pgmq("archive('orders', %s)", rows[0][0])
+
+    assert seen == "abcaba"
+
+
 @pytest.mark.parametrize("both", [False, True])
 def test_a_reader_in_a_transaction_leaves_groups_to_a_second_reader(committed_pgmq, actor, both):
     committed_pgmq("create('orders')")

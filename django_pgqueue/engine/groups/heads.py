@@ -10,16 +10,23 @@ __all__ = ["promote", "set_back"]
 BATCH = 1000
 
 
-def promote(queue: OpenQueue, qty: int | None, *, alone: bool) -> bool:
-    """Give a head to groups that may lack one. Returns whether there may be more such groups.
+def promote(
+    queue: OpenQueue, qty: int | None, *, alone: bool, rechecked: int = 0
+) -> tuple[bool, int]:
+    """Give a head to groups that may lack one.
 
-    ``alone`` is false in the caller's transaction, which keeps the groups locked until it ends.
-    There, at most ``qty`` groups get a head.
+    Returns whether there may be more such groups, and the id up to which all rechecks are
+    processed.
+
+    Arguments:
+        alone: false in the caller's transaction, which keeps the groups locked until it ends.
+            There, at most ``qty`` groups get a head.
+        rechecked: only rechecks with a higher id are processed.
     """
     groups = BATCH if alone or qty is None else qty
-    params = {"batch": BATCH, "groups": groups, "alone": alone}
-    [(_heads, rechecked)] = queue.run("groups/promote", params)
-    return bool(rechecked == BATCH)
+    params = {"batch": BATCH, "groups": groups, "alone": alone, "rechecked": rechecked}
+    [(_heads, settled, reached)] = queue.run("groups/promote", params)
+    return settled == BATCH, rechecked if reached is None else reached
 
 
 def set_back(queue: OpenQueue) -> bool:

@@ -1,5 +1,6 @@
 -- Process rechecks: give a head to each group that lacks one. Never waits for another transaction: a
--- group that is locked keeps its recheck. docs/groups.md says why this is safe. P7.
+-- group that is locked keeps its recheck. docs/groups.md says why this is safe. Skips the rechecks up
+-- to the id rechecked (read/positions.py). P1, P7.
 --
 -- Two readers that insert the row of the same group would wait for each other. So a statement that
 -- is a transaction of its own takes one lock for all groups of the queue. Statements in longer
@@ -12,8 +13,8 @@ WITH mode AS MATERIALIZED (
            END AS exclusive
 ),
 marks AS MATERIALIZED (
-    SELECT ctid, group_key FROM pgqueue_recheck
-    WHERE queue_id = {queue_id}
+    SELECT ctid, id, group_key FROM pgqueue_recheck
+    WHERE queue_id = {queue_id} AND id > (SELECT %(rechecked)s::bigint)
     ORDER BY id
     LIMIT (SELECT CASE WHEN exclusive THEN %(batch)s ELSE %(batch)s / 10 END FROM mode)
     FOR UPDATE SKIP LOCKED
@@ -30,7 +31,7 @@ known AS MATERIALIZED (
         WHERE g.queue_id = {queue_id} AND g.group_key = a.group_key OFFSET 0) g
 ),
 locked AS MATERIALIZED (
-    SELECT g.ctid AS place, g.group_key, g.head, g.priority FROM pgqueue_group g
+    SELECT g.ctid AS place, g.group_key, g.head, g.priority, g.turn FROM pgqueue_group g
     WHERE g.ctid = ANY(ARRAY(SELECT place FROM known)) AND %(alone)s
     FOR UPDATE SKIP LOCKED
 ),
@@ -39,7 +40,8 @@ looked_at AS MATERIALIZED (
            coalesce((SELECT true FROM pgqueue_deferred d
                      WHERE d.id = l.head AND d.queue_id + 0 = {queue_id} LIMIT 1),
                     (SELECT true FROM pgqueue_ready r WHERE r.queue_id = {queue_id}
-                     AND -r.priority = -l.priority AND r.id = l.head LIMIT 1), false) AS alive
+                     AND -r.priority = -l.priority AND r.turn = l.turn AND r.id = l.head LIMIT 1),
+                    false) AS alive
     FROM locked l WHERE (l.place IN (SELECT place FROM known)) IS TRUE
 ),
 replaced AS MATERIALIZED (
@@ -68,10 +70,11 @@ first AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ),
 begun AS (
-    INSERT INTO pgqueue_group (queue_id, group_key, head, priority)
-    SELECT {queue_id}, group_key, id, priority FROM first
+    INSERT INTO pgqueue_group (queue_id, group_key, head, priority, turn)
+    SELECT {queue_id}, group_key, id, priority, nextval('pgqueue_message_id_seq')
+    FROM (SELECT * FROM first ORDER BY id) f
     ON CONFLICT DO NOTHING
-    RETURNING group_key, head
+    RETURNING group_key, head, turn
 ),
 moved AS (
     DELETE FROM pgqueue_waiting
@@ -80,8 +83,9 @@ moved AS (
     RETURNING *
 ),
 readable AS (
-    INSERT INTO pgqueue_ready (id, enqueued_at, queue_id, priority, group_key)
-    SELECT id, enqueued_at, queue_id, priority, group_key FROM moved
+    INSERT INTO pgqueue_ready (id, turn, enqueued_at, queue_id, priority, group_key)
+    SELECT m.id, b.turn, m.enqueued_at, m.queue_id, m.priority, m.group_key
+    FROM moved m JOIN begun b ON b.group_key = m.group_key
     WHERE read_ct = 0 AND (vt IS NULL OR vt <= statement_timestamp())
 ),
 not_yet AS (
@@ -105,5 +109,8 @@ done AS (
     RETURNING 1
 )
 SELECT (SELECT count(*) FROM moved) + coalesce((SELECT heads FROM replaced), 0) AS heads,
-       (SELECT count(*) FROM done) AS rechecks
+       (SELECT count(*) FROM done) AS rechecks,
+       (SELECT coalesce(min(id) FILTER (
+                   WHERE (group_key IN (SELECT group_key FROM settled)) IS NOT TRUE) - 1, max(id))
+        FROM marks) AS rechecked
 WHERE {leases/unflushed}

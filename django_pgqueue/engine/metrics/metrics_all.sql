@@ -30,9 +30,9 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT count(*) AS counted, min(enqueued_at) AS oldest, max(enqueued_at) AS newest
     FROM (SELECT enqueued_at FROM pgqueue_ready WHERE queue_id = q.id
-          ORDER BY -priority, id LIMIT up_to.most) r) r
+          ORDER BY -priority, turn LIMIT up_to.most) r) r
 LEFT JOIN LATERAL (
     SELECT enqueued_at FROM pgqueue_ready WHERE queue_id = q.id AND r.counted = up_to.most
-    ORDER BY -priority DESC, id DESC LIMIT 1) last ON true
+    ORDER BY -priority DESC, turn DESC LIMIT 1) last ON true
 {metrics/counts}
 ORDER BY q.name

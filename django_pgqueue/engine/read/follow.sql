@@ -60,8 +60,8 @@ leased AS (
               last_read_at
 ),
 noted AS (
-    INSERT INTO pgqueue_group (queue_id, group_key, head, priority, followers)
-    SELECT {queue_id}, h.group_key, h.head, h.priority, array_agg(l.id)
+    INSERT INTO pgqueue_group (queue_id, group_key, head, priority, turn, followers)
+    SELECT {queue_id}, h.group_key, h.head, h.priority, h.head, array_agg(l.id)
     FROM head h JOIN leased l ON l.group_key = h.group_key
     GROUP BY h.group_key, h.head, h.priority
     ON CONFLICT (queue_id, group_key) DO UPDATE SET followers = excluded.followers

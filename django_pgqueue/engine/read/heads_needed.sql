@@ -8,7 +8,7 @@ WITH RECURSIVE line AS MATERIALIZED (
         UNION ALL
         (SELECT r.group_key FROM pgqueue_ready r
          WHERE r.queue_id = {queue_id}
-         ORDER BY -r.priority, r.id LIMIT (SELECT %(qty)s::bigint))
+         ORDER BY -r.priority, r.turn LIMIT (SELECT %(qty)s::bigint))
     ) first
 ),
 walk AS (

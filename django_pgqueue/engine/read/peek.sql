@@ -31,7 +31,7 @@ fresh AS MATERIALIZED (
     WHERE r.queue_id = {queue_id}
       AND (%(conditional)s::jsonb IS NULL OR EXISTS (
           SELECT FROM {message} m WHERE m.id = r.id AND m.body @> %(conditional)s::jsonb))
-    ORDER BY -r.priority, r.id
+    ORDER BY -r.priority, r.turn
     LIMIT %(qty)s - (SELECT count(*) FROM due) - (SELECT count(*) FROM ended)
 ),
 headless AS MATERIALIZED (

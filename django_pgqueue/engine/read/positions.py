@@ -2,7 +2,8 @@
 
 While a transaction holds an old snapshot, vacuum cannot remove the dead rows of messages that were
 read. They stay at the start of every index, and a read from there skips all of them: 112 ms for
-1,300,000 rows. A read that begins behind the last row this process took skips none (0.2 ms).
+1,300,000 rows. A read that begins behind the last row this process took skips none (0.2 ms). The
+search for rechecks of groups begins behind the rechecks that were processed, for the same reason.
 
 A message may become ready before that position: its transaction committed late, or another process
 gave it back. A *sweep*, which is a read from the start, finds it. A sweep follows each read that
@@ -28,7 +29,7 @@ SWEEP_SHARE = 20
 SWEEP_LIMIT = 5.0
 
 # The position before all rows: no priority is higher than 100.
-_START: dict[str, Any] = {"rank": -101, "after": 0, "due_after": 0}
+_START: dict[str, Any] = {"rank": -101, "after": 0, "due_after": 0, "rechecked": 0}
 
 
 class Position:
@@ -53,19 +54,34 @@ class Position:
         return bounds
 
     def advance(
-        self, bounds: dict[str, Any], qty: int, found: Sequence[Delivery], began: float
+        self,
+        bounds: dict[str, Any],
+        qty: int,
+        found: Sequence[Delivery],
+        began: float,
+        rechecked: int | None = None,
     ) -> None:
-        """Advance past the messages that read_ready.sql found. The read started at ``began``."""
+        """Advance past the messages that read_ready.sql found.
+
+        Arguments:
+            began: when the read started.
+            rechecked: the id up to which all rechecks are processed; None if the read found none.
+        """
         if not self._is_full(qty, found):
             return
         if bounds is _START:
             self._swept_at, self._took = began, time.monotonic() - began
-        if any(delivery.group_key is not None for delivery in found):
-            # Heads become ready in any order of ids, so the next read begins at the start.
-            self.grouped, self._bounds = True, _START
-            return
-        rank, after = max((-delivery.priority, delivery.id) for delivery in found)
-        self._bounds = {"rank": rank, "after": after, "due_after": found[0].read_at}
+        self.grouped = self.grouped or any(d.group_key is not None for d in found)
+        rank, after = max((-delivery.priority, delivery.turn) for delivery in found)
+        if rechecked is None:
+            # Turns and the ids of rechecks are from one sequence.
+            rechecked = max(bounds["rechecked"], *(delivery.turn for delivery in found))
+        self._bounds = {
+            "rank": rank,
+            "after": after,
+            "due_after": found[0].read_at,
+            "rechecked": rechecked,
+        }
 
     def begin(self, qty: int, found: Sequence[Delivery]) -> None:
         """Begin at the start if read.sql found ``qty`` messages: there may be more."""

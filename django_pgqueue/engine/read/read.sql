@@ -1,4 +1,4 @@
--- Lease up to qty messages: first those that are due again, then new ones by (priority, id).
+-- Lease up to qty messages: first those that are due again, then new ones by (priority, turn).
 --
 -- A row with a note is not a delivery but work for the reader. 'exhausted': a due message without
 -- deliveries left, to be failed. 'blocked': a due message that is not the head of its group
@@ -72,7 +72,7 @@ fresh AS MATERIALIZED (
       AND ({any_body} OR (
           SELECT true FROM {message} m
           WHERE m.id = r.id AND m.body @> %(conditional)s::jsonb LIMIT 1))
-    ORDER BY -r.priority, r.id
+    ORDER BY -r.priority, r.turn
     LIMIT CASE WHEN EXISTS (SELECT FROM recheck) THEN 0
                ELSE (SELECT capacity.left FROM capacity) - (SELECT count(*) FROM unfolded WHERE chosen) END
     FOR UPDATE OF r SKIP LOCKED

@@ -1,17 +1,23 @@
 -- Lease up to qty ready messages behind the last one that this process took (positions.py). Returns
--- nothing if a message is due or a group may lack a head: read.sql then takes messages in the right
--- order. Writes one lease for each message (lease_each.sql), or one for all messages of a priority
--- (lease_batch.sql). A lease of several messages cannot include heads of groups. A ready message of
--- a higher priority makes the scan begin at the start. P1, P2, P6.
-WITH taken AS (
+-- nothing if a message is due: read.sql then takes messages in the right order. Returns only the
+-- note 'recheck' if a group may lack a head (groups/promote.sql). Writes one lease for each message
+-- (lease_each.sql), or one for all messages of a priority (lease_batch.sql). A lease of several
+-- messages cannot include heads of groups. A ready message of a higher priority makes the scan begin
+-- at the start. P1, P2, P6.
+WITH recheck AS MATERIALIZED (
+    SELECT FROM pgqueue_recheck
+    WHERE queue_id = {queue_id} AND id > (SELECT %(rechecked)s::bigint)
+    ORDER BY id LIMIT 1
+),
+taken AS (
     DELETE FROM pgqueue_ready WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM pgqueue_ready
-        WHERE queue_id = {queue_id} AND (-priority, id) > (
+        WHERE queue_id = {queue_id} AND (-priority, turn) > (
             CASE WHEN (SELECT true FROM pgqueue_ready
                        WHERE queue_id = {queue_id} AND -priority < (SELECT %(rank)s::smallint)
-                       ORDER BY -priority, id LIMIT 1)
+                       ORDER BY -priority, turn LIMIT 1)
                  THEN -101 ELSE %(rank)s END, (SELECT %(after)s::bigint))
-        ORDER BY -priority, id
+        ORDER BY -priority, turn
         LIMIT CASE WHEN (SELECT true FROM pgqueue_deferred
                          WHERE queue_id = {queue_id} AND vt <= statement_timestamp()
                            AND vt > (SELECT timestamptz 'epoch'
@@ -22,18 +28,19 @@ WITH taken AS (
                            AND vt > (SELECT timestamptz 'epoch'
                                             + %(due_after)s::float8 * interval '1 microsecond')
                          ORDER BY vt LIMIT 1)
-                     OR (SELECT true FROM pgqueue_recheck WHERE queue_id = {queue_id} ORDER BY id LIMIT 1)
+                     OR EXISTS (SELECT FROM recheck)
                      OR (SELECT %(batched)s::boolean) AND (
                          SELECT true FROM pgqueue_group WHERE queue_id = {queue_id}
                          ORDER BY group_key LIMIT 1)
                    THEN 0 ELSE %(qty)s END
         FOR UPDATE SKIP LOCKED))
-    RETURNING id, enqueued_at, priority, group_key
+    RETURNING id, turn, enqueued_at, priority, group_key
 ),
 {leased}
 SELECT {read/note}, t.id, 1, now.us, m.body, m.headers, t.enqueued_at, t.priority, t.group_key, 0,
        now.us + (SELECT (extract(epoch FROM %(vt)s::interval) * 1000000::numeric)::bigint), now.us,
-       {read/expires_at}
+       {read/expires_at}{read/turn}
 FROM (SELECT (extract(epoch FROM statement_timestamp()) * 1000000::numeric)::bigint AS us) now
 CROSS JOIN taken t {read/bodies}
 WHERE {leases/unflushed}
+{read/recheck}

@@ -32,6 +32,9 @@ from django_pgqueue.types import Receipt
 
 __all__ = ["drained", "lease", "next_due", "peek", "pop", "read", "take_in_time", "terms"]
 
+#: No recheck has a higher id than this.
+NO_RECHECK = 2**63 - 1
+
 
 def read(
     queue: OpenQueue,
@@ -140,12 +143,17 @@ def _take(
     position = _position(queue, params) if queue.runner.alone else None
     if position is not None and (bounds := position.bounds()) is not None:
         batched = batched and qty >= BATCH_FROM and not position.grouped
-        began = time.monotonic()
+        began, rechecked = time.monotonic(), None
         leased = Part("read/lease_batch" if batched else "read/lease_each")
         text = queue.text("read/read_ready", leased=leased, **names)
-        rows = queue.runner.run(text, {**params, **bounds, "batched": batched})
+        values = {**params, **bounds, "batched": batched}
+        rows = queue.runner.run(text, values)
+        if rows and rows[0][0] == RECHECK:
+            _, rechecked = promote(queue, qty, alone=alone, rechecked=bounds["rechecked"])
+            # Ignores the remaining rechecks, so that ready messages are read despite locked groups.
+            rows = queue.runner.run(text, {**values, "rechecked": NO_RECHECK})
         found = in_batches(rows) if batched else deliveries(rows)
-        position.advance(bounds, qty, found, began)
+        position.advance(bounds, qty, found, began, rechecked)
         take_in_time(queue, taken, found)
 
     any_body = "true" if params["conditional"] is None else "false"
@@ -164,8 +172,9 @@ def _take(
         taken.exhausted += ended
         again = bool(late or ended or moved)
         if any(delivery.note == RECHECK for delivery in found):
-            # Ignores the remaining rechecks, so that ready messages are read despite locked groups.
-            rechecks_left, heed, again = promote(queue, qty, alone=alone), False, True
+            # Ignores the remaining rechecks, as above.
+            rechecks_left, _ = promote(queue, qty, alone=alone)
+            heed, again = False, True
         elif not again and rechecks_left:
             rechecks_left, heed, again = False, True, True
         if not again:

@@ -10,17 +10,17 @@ WITH looked AS MATERIALIZED (
     ORDER BY id
     LIMIT (SELECT %(batch)s::bigint)
 )
-SELECT l.id, l.source, l.asked AND (d.found OR r.found OR w.found)
-FROM looked l
+SELECT m.id, m.source, m.asked AND (d.found OR r.found OR w.found)
+FROM looked m
 LEFT JOIN LATERAL (
     SELECT true AS found FROM pgqueue_deferred d
-    WHERE d.id = l.id AND d.queue_id + 0 = {queue_id}
+    WHERE d.id = m.id AND d.queue_id + 0 = {queue_id}
       AND NOT ({places/in_flight}) OFFSET 0) d ON true
 LEFT JOIN LATERAL (
     SELECT true AS found FROM pgqueue_ready r
-    WHERE r.queue_id = {queue_id} AND -r.priority = -l.priority
-      AND r.id = l.id OFFSET 0) r ON true
+    WHERE r.queue_id = {queue_id} AND -r.priority = -m.priority
+      AND r.turn = {places/turn} AND r.id = m.id OFFSET 0) r ON true
 LEFT JOIN LATERAL (
     SELECT true AS found FROM pgqueue_waiting w
-    WHERE w.queue_id = {queue_id} AND w.group_key = l.group_key AND w.id = l.id OFFSET 0) w ON true
-ORDER BY l.id
+    WHERE w.queue_id = {queue_id} AND w.group_key = m.group_key AND w.id = m.id OFFSET 0) w ON true
+ORDER BY m.id

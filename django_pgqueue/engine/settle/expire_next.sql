@@ -21,7 +21,7 @@ new AS MATERIALIZED (
     SELECT r.place FROM (
         SELECT ctid AS place, id, enqueued_at FROM pgqueue_ready
         WHERE queue_id = {queue_id}
-        ORDER BY -priority, id LIMIT (SELECT %(batch)s::bigint)) r
+        ORDER BY -priority, turn LIMIT (SELECT %(batch)s::bigint)) r
     CROSS JOIN LATERAL (
         SELECT FROM {message} m
         WHERE m.id = r.id AND m.enqueued_at = r.enqueued_at AND m.{places/expired} OFFSET 0) m

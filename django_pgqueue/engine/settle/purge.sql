@@ -17,7 +17,7 @@ held AS MATERIALIZED (
 ),
 waiting AS MATERIALIZED (
     SELECT ctid FROM pgqueue_ready WHERE queue_id = {queue_id}
-    ORDER BY -priority, id
+    ORDER BY -priority, turn
     LIMIT %(batch)s - (SELECT count(*) FROM behind) - (SELECT count(*) FROM held)
     FOR UPDATE SKIP LOCKED
 ),

@@ -265,7 +265,7 @@ def some_ids(queue: BoundQueue) -> list[int]:
 def some_ready(queue: BoundQueue) -> list[int]:
     found = Message.objects.resolve(queue.name, USING)
     rows = run(
-        "SELECT id FROM pgqueue_ready WHERE queue_id = %s ORDER BY -priority, id LIMIT %s",
+        "SELECT id FROM pgqueue_ready WHERE queue_id = %s ORDER BY -priority, turn LIMIT %s",
         found.pk,
         QTY,
     )
@@ -285,6 +285,7 @@ def read_behind_the_position(queue: BoundQueue, after: int, batched: bool = Fals
         "rank": 0,
         "after": after,
         "due_after": now,
+        "rechecked": 0,
     }
     part = Part("read/lease_batch" if batched else "read/lease_each")
     return opened(queue).run("read/read_ready", params, leased=part)

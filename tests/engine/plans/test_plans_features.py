@@ -16,7 +16,7 @@ from django_pgqueue.admin.queries import rows
 from django_pgqueue.admin.search import Search
 from django_pgqueue.engine.read import positions
 from django_pgqueue.engine.statements import Part
-from django_pgqueue.models import Binding, BoundQueue, Message
+from django_pgqueue.models import Binding, BoundQueue, LiveMessage, Message
 from tests.engine.plans.plans import watched
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -72,8 +72,29 @@ def test_a_look_at_groups_without_a_head_costs_what_one_read_settles(crowded, sq
 
 def begin_all_groups() -> None:
     """Give every group a head, in bigger batches, as reads outside a transaction do."""
-    everything = {"batch": 100_000, "groups": 100_000, "alone": True}
+    everything = {"batch": 100_000, "groups": 100_000, "alone": True, "rechecked": 0}
     Message.objects.resolve("orders").opened.run("groups/promote", everything)
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+def test_a_head_that_is_ready_is_found_by_its_turn(crowded, sql, analyzed):
+    key = {"unique": "k", "until": "done", "group": "new", "on_conflict": "replace"}
+    crowded.send("first", **key)
+    begin_all_groups()
+    [*heads] = sql("SELECT id, queue_id FROM pgqueue_ready WHERE turn > id ORDER BY turn LIMIT 3")
+    if analyzed:
+        sql("ANALYZE pgqueue_ready, pgqueue_group, pgqueue_message, pgqueue_claim")
+
+    with watched(connection) as plans:
+        assert crowded.send("second", **key).conflict == "replaced"
+        assert crowded.archive(heads[0][0]) == [heads[0][0]]
+        assert crowded.set_vt(heads[1][0], 60) == [heads[1][0]]
+        pk, queue_id = heads[2]
+        assert LiveMessage.objects.one(queue_id, pk, using="default").get().id == pk
+
+    assert len(plans) >= 4
+    for plan in plans:
+        plan.check(rows=100, buffers=400)
 
 
 @pytest.mark.parametrize("analyzed", [False, True])

@@ -115,6 +115,33 @@ def test_a_head_whose_lease_ran_out_comes_again_before_the_next(orders, sql):
     assert bodies(orders.read(qty=10)) == ["a1"]
 
 
+def deliver_until(queue: BoundQueue, body: str) -> list[str]:
+    """Read and archive one message at a time, up to this one. Returns the groups of the others."""
+    seen: list[str] = []
+    while True:
+        [message] = queue.read()
+        queue.archive(message)
+        if message.body == body:
+            return seen
+        seen.append(message.group)
+
+
+def test_groups_take_turns(committed_orders):
+    for group in "abc":
+        send_line(committed_orders, group, 5)
+
+    assert "".join(deliver_until(committed_orders, "c5")) == "abc" * 4 + "ab"
+
+
+def test_a_new_group_waits_for_one_message_of_each_group_however_many_they_have(committed_orders):
+    for group, length in (("a", 500), ("b", 20), ("c", 20)):
+        send_line(committed_orders, group, length)
+    deliver_until(committed_orders, "a5")
+    committed_orders.send("new", group="new")
+
+    assert sorted(deliver_until(committed_orders, "new")) == ["a", "b", "c"]
+
+
 def end_by_ack(queue: BoundQueue, message: Message) -> None:
     queue.archive(message)
 

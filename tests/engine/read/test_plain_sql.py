@@ -45,7 +45,7 @@ class Client:
         return [dict(zip(COLUMNS, row, strict=False)) for row in rows]
 
     def promote(self) -> None:
-        self.run("groups/promote", {"batch": 1000, "groups": 1000, "alone": True})
+        self.run("groups/promote", {"batch": 1000, "groups": 1000, "alone": True, "rechecked": 0})
 
     def archive(self, messages: list[dict[str, Any]]) -> list[int]:
         params = {

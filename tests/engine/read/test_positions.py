@@ -15,6 +15,7 @@ from django_pgqueue.engine.rows import deliveries
 from django_pgqueue.engine.statements import Part
 from django_pgqueue.models import BoundQueue, LiveMessage, Message, Queue
 from tests.actors import begin, call, commit, execute
+from tests.conftest import run_sql
 from tests.engine.plans.plans import watched
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -39,7 +40,9 @@ def statements() -> Iterator[list[str]]:
 
     def note(execute: Any, statement: str, *rest: Any) -> Any:
         if "SKIP LOCKED" in statement:
-            ran.append("read" if "exhausted" in statement else "read_ready")
+            promotes = "Process rechecks" in statement
+            reads = "read" if "exhausted" in statement else "read_ready"
+            ran.append("promote" if promotes else reads)
         return execute(statement, *rest)
 
     with connection.execute_wrapper(note):
@@ -187,20 +190,34 @@ def test_groups_are_read_in_order_beside_a_position(begun):
     assert len(seen) == 72
 
 
-def test_heads_of_groups_are_read_from_the_start_by_the_shorter_statement(
-    committed_orders, never, statements
-):
+def test_the_next_head_of_a_group_is_read_behind_the_position(committed_orders, never, statements):
     committed_orders.send_batch(["a1", "a2"], group="a")
-    committed_orders.send_batch(range(60), group=[f"g{n}" for n in range(60)])
+    committed_orders.send_batch(range(49), group=[f"g{n}" for n in range(49)])
     first = committed_orders.read(qty=QTY)
     assert bodies(first) == ["a1", *range(9)]
     assert bodies(committed_orders.read(qty=QTY)) == [*range(9, 19)]
     committed_orders.archive(first)
     statements.clear()
 
-    assert bodies(committed_orders.read(qty=QTY)) == ["a2", *range(19, 28)]
+    following = [bodies(committed_orders.read(qty=QTY)) for _ in range(3)]
 
-    assert statements == ["read_ready"]
+    assert following == [[*range(19, 29)], [*range(29, 39)], [*range(39, 49)]]
+    assert statements == ["read_ready"] * 3
+    assert bodies(committed_orders.read(qty=QTY)) == ["a2"]
+
+
+def test_a_new_group_gets_its_head_behind_the_position(committed_orders, never, statements):
+    committed_orders.send_batch(range(40), group=[f"g{n}" for n in range(40)])
+    for _ in range(3):
+        assert len(committed_orders.read(qty=QTY)) == QTY
+    committed_orders.send("new", group="new")
+    statements.clear()
+
+    seen = [bodies(committed_orders.read(qty=5)) for _ in range(2)]
+
+    assert seen == [[*range(30, 35)], [*range(35, 40)]]
+    assert statements == ["read_ready", "promote", "read_ready", "read_ready"]
+    assert bodies(committed_orders.read()) == ["new"]
 
 
 def test_a_read_that_is_rolled_back_moves_no_position(begun):
@@ -225,15 +242,24 @@ def test_a_queue_that_is_made_again_is_read_from_the_start(begun):
     )
 
 
-def test_dead_rows_under_an_old_snapshot_cost_a_read_nothing(committed_orders, actor, never):
+@pytest.mark.parametrize("groups", [None, [f"g{n}" for n in range(20_000)]])
+def test_dead_rows_under_an_old_snapshot_cost_a_read_nothing(
+    committed_orders, actor, never, groups
+):
     committed_orders.send("read before the snapshot")
     actor.do(begin)
     actor.do(execute, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     actor.do(execute, "SELECT pg_current_xact_id()")
-    committed_orders.send_batch(range(20_000))
+    committed_orders.send_batch(range(20_000), group=groups)
+    while run_sql("SELECT 1 FROM pgqueue_recheck LIMIT 1"):
+        committed_orders.read(qty=1)
     assert len(committed_orders.read(qty=9000)) == 9000
     for _ in range(3):
         assert committed_orders.archive(committed_orders.read(qty=3000))
+    # As after a restart of the process: reads from the start find the position again.
+    positions._positions.clear()
+    for _ in range(2):
+        assert len(committed_orders.read(qty=QTY)) == QTY
 
     queue = Message.objects.resolve("orders")
     behind = positions.position_in(queue.opened).bounds()

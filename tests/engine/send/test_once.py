@@ -292,6 +292,22 @@ def test_a_waiting_message_is_replaced(orders, until, delay, group, sql):
     ]
 
 
+@pytest.mark.parametrize("until", ["started", "done"])
+def test_a_head_that_is_ready_holds_its_key_and_is_replaced(orders, until, sql):
+    options = {"unique": "k", "until": until, "group": "g", "on_conflict": "replace"}
+    orders.send("before", group="g")
+    first = orders.send("first", **options)
+    orders.send("behind", group="g")
+    orders.archive(orders.read())
+    assert sql("SELECT id FROM pgqueue_ready WHERE turn > id") == [(first,)]
+    assert not claimed_again(orders)
+
+    second = orders.send("second", **options)
+
+    assert second.conflict == "replaced"
+    assert [message.body for message in orders.read_grouped(qty=9)] == ["behind", "second"]
+
+
 def test_only_messages_that_were_written_are_announced(orders):
     with announced() as ids:
         first = orders.send(1, unique="a", until="done")

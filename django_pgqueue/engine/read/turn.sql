@@ -1,0 +1,1 @@
+, NULL::timestamptz, t.turn
