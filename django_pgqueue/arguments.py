@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from django_pgqueue.encoding import encode
@@ -18,6 +18,8 @@ _LONGEST = dt.timedelta(days=365 * 1000)
 POSITIVE = 1e-6
 _LEAST = {0: "zero seconds or more", POSITIVE: "more than zero seconds", 1: "at least a second"}
 _INT4 = 2**31 - 1
+#: The highest limit or burst. Each slot is a row, numbered by a smallint.
+MOST_SLOTS = 10_000
 # The limits of the constraint pgqueue_time_range.
 _FIRST = dt.datetime(1, 1, 2, tzinfo=dt.timezone.utc)
 _LAST = dt.datetime(9999, 1, 1, tzinfo=dt.timezone.utc)
@@ -113,6 +115,63 @@ def span(value: object, name: str) -> dt.timedelta | None:
     datetime.timedelta(seconds=3600)
     """
     return None if value is None else duration(value, name, least=1)
+
+
+def slots(value: object, name: str) -> int | None:
+    """Validate a limit or a burst: 1 to 10,000, or None."""
+    return None if value is None else count(value, name, 1, MOST_SLOTS)
+
+
+def rate(value: object, name: str) -> str | None:
+    """Validate a rate: a number of messages in a second, minute, hour or day, or None.
+
+    >>> rate("30/m", "rate")
+    '30/m'
+    """
+    if value is None:
+        return None
+    if not isinstance(value, str) or not re.fullmatch(r"[1-9][0-9]{0,8}/[smhd]", value):
+        raise InvalidArgument(
+            f"{name} must be a number of messages in a second, minute, hour or day, "
+            f'such as "30/m", not {value!r}'
+        )
+    return value
+
+
+#: The settings that limit a queue, and the validation of each.
+LIMITS: dict[str, Callable[[object, str], Any]] = {
+    "limit": slots,
+    "rate": rate,
+    "burst": slots,
+    "group_limit": slots,
+    "group_rate": rate,
+    "group_burst": slots,
+}
+
+
+def limits(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Validate a queue's limits and rates: each, and together.
+
+    >>> limits({"rate": "100/s", "burst": 10})
+    {'rate': '100/s', 'burst': 10}
+
+    Raises InvalidArgument.
+    """
+    checked = {name: LIMITS[name](value, name) for name, value in settings.items()}
+    limits_together(checked)
+    return checked
+
+
+def limits_together(limits: Mapping[str, Any]) -> None:
+    """Raise InvalidArgument for a burst without its rate, or beside a limit that is the burst."""
+    for burst, rate in (("burst", "rate"), ("group_burst", "group_rate")):
+        if limits.get(burst) is not None and limits.get(rate) is None:
+            raise InvalidArgument(f"{burst} needs a {rate}: set both, or neither")
+    if limits.get("group_burst") is not None and limits.get("group_limit") is not None:
+        raise InvalidArgument(
+            "group_burst and group_limit exclude each other: with a group_limit, that is the "
+            "burst of group_rate too. Set group_burst to None"
+        )
 
 
 def moment(value: Delay | None, name: str = "delay") -> dict[str, Any]:

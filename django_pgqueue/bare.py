@@ -61,7 +61,7 @@ __all__ = [
 
 _COLUMNS = (
     "id, name, unlogged, visibility_timeout, max_deliveries, dead_letter_queue_id, unique_window, "
-    "created_at"
+    '"limit", rate, group_rate, has_slots, created_at'
 )
 
 
@@ -141,7 +141,7 @@ def open_queues(runner: BareRunner, where: str, params: Mapping[str, Any]) -> li
         if error.sqlstate == UNDEFINED_TABLE:
             raise TablesMissing(error) from error
         raise
-    columns = [dict(zip(_COLUMNS.split(", "), row, strict=True)) for row in rows]
+    columns = [dict(zip(_COLUMNS.replace('"', "").split(", "), row, strict=True)) for row in rows]
     if any(each["unlogged"] for each in columns):
         clear_lost(runner)
     return [OpenQueue(**each, runner=runner, find=partial(_find, runner)) for each in columns]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from django.apps.registry import Apps
@@ -99,6 +100,12 @@ class CreateQueue(QueueOperation):
         retention: Duration | None = _UNSET,
         partition_interval: Duration | None = _UNSET,
         unique_window: Duration | None = _UNSET,
+        limit: int | None = _UNSET,
+        rate: str | None = _UNSET,
+        burst: int | None = _UNSET,
+        group_limit: int | None = _UNSET,
+        group_rate: str | None = _UNSET,
+        group_burst: int | None = _UNSET,
         age_limit: Duration | None = _UNSET,
         unlogged: bool = _UNSET,
         paused: bool = _UNSET,
@@ -106,7 +113,10 @@ class CreateQueue(QueueOperation):
     ) -> None:
         self.settings: dict[str, Any] = _given(locals())
         self.name: str = arguments.queue_name(name)
-        self._checked = _checked(self.settings, f"{type(self).__name__}({name!r})")
+        label = f"{type(self).__name__}({name!r})"
+        self._checked = _checked(self.settings, label)
+        with _labelled(label):
+            arguments.limits_together(self._checked)
 
     def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
         return type(self).__name__, [self.name], self.settings
@@ -136,7 +146,7 @@ class AlterQueue(QueueOperation):
         AlterQueue("orders", max_deliveries=30, before={"max_deliveries": 20})
 
     Raises InvalidQueueName and InvalidArgument when the migration is loaded, and InvalidArgument
-    when it runs and there is no such queue.
+    when it runs and there is no such queue, or a limit contradicts those that the queue has.
     """
 
     fragment = "alter_queue"
@@ -151,6 +161,12 @@ class AlterQueue(QueueOperation):
         dead_letter_queue: str | None = _UNSET,
         retention: Duration | None = _UNSET,
         unique_window: Duration | None = _UNSET,
+        limit: int | None = _UNSET,
+        rate: str | None = _UNSET,
+        burst: int | None = _UNSET,
+        group_limit: int | None = _UNSET,
+        group_rate: str | None = _UNSET,
+        group_burst: int | None = _UNSET,
         age_limit: Duration | None = _UNSET,
         paused: bool = _UNSET,
         notify: bool = _UNSET,
@@ -318,6 +334,10 @@ class _Database:
 
     def change(self, name: str, settings: dict[str, Any], purpose: str) -> None:
         queue = self.get(name, purpose)
+        if arguments.LIMITS.keys() & settings:
+            stored = {limit: getattr(queue, limit) for limit in arguments.LIMITS}
+            with _labelled(purpose):
+                arguments.limits_together({**stored, **settings})
         self._queues.filter(pk=queue.pk).update(**self._with_target(name, settings))
 
     def drop(self, queue: Any) -> None:
@@ -420,13 +440,17 @@ def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _checked(settings: Mapping[str, Any], label: str) -> dict[str, Any]:
     """Validate settings and convert them to model values. Raises InvalidArgument."""
-    checked = {}
-    for name, value in settings.items():
-        try:
-            checked[name] = _CHECKS[name](value, name)
-        except InvalidArgument as error:
-            raise InvalidArgument(f"{label}: {error}") from error
-    return checked
+    with _labelled(label):
+        return {name: _CHECKS[name](value, name) for name, value in settings.items()}
+
+
+@contextmanager
+def _labelled(label: str) -> Iterator[None]:
+    """Put the label before the message of an InvalidArgument."""
+    try:
+        yield
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{label}: {error}") from error
 
 
 def _flag(value: object, name: str) -> bool:
@@ -449,6 +473,7 @@ _CHECKS: dict[str, Any] = {
     "retention": arguments.span,
     "partition_interval": arguments.span,
     "unique_window": arguments.span,
+    **arguments.LIMITS,
     "age_limit": arguments.span,
     "unlogged": _flag,
     "paused": _flag,

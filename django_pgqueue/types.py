@@ -19,6 +19,7 @@ __all__ = [
     "Settled",
     "State",
     "Until",
+    "Wait",
 ]
 
 #: A delay: seconds, a timedelta, or an aware datetime.
@@ -147,6 +148,19 @@ class Settled(list[int]):
     def __init__(self, ids: Iterable[int] = (), *, lost: Iterable[Receipt | int] = ()) -> None:
         super().__init__(ids)
         self.lost: list[Receipt | int] = list(lost)
+
+
+class Wait(NamedTuple):
+    """Why a message is not delivered now, and until when at least.
+
+    ``reason`` is one of ``scheduled``, ``retry``, ``group`` (behind the head of its FIFO group),
+    ``group_limit``, ``group_rate``, ``group_paused``, ``limit``, ``rate`` and ``queue_paused``. It
+    is None if the message is in flight, or if the next read would find it. ``until`` is None if the
+    time is not known.
+    """
+
+    reason: str | None
+    until: dt.datetime | None
 
 
 @dataclass(frozen=True)

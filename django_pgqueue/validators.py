@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.core.exceptions import ValidationError
 
+from django_pgqueue import arguments
 from django_pgqueue.arguments import queue_name
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.topics import topic_pattern
@@ -21,5 +22,13 @@ def validate_topic_pattern(pattern: str) -> None:
     """Raise ValidationError unless this is a topic pattern."""
     try:
         topic_pattern(pattern)
+    except InvalidArgument as error:
+        raise ValidationError(str(error)) from error
+
+
+def validate_rate(rate: str) -> None:
+    """Raise ValidationError unless this is a rate, such as ``30/m``."""
+    try:
+        arguments.rate(rate, "rate")
     except InvalidArgument as error:
         raise ValidationError(str(error)) from error

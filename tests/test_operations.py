@@ -118,6 +118,8 @@ def test_the_operation_names_its_arguments_for_a_squashed_migration():
         ({"age_limit": 0}, "age_limit must be at least a second"),
         ({"notify": "yes"}, "notify must be True or False, not 'yes'"),
         ({"dead_letter_queue": "de ad"}, "dead_letter_queue must be the name of a queue"),
+        ({"limit": 0}, "limit must be a whole number from 1 to 10000, not 0"),
+        ({"rate": "10"}, "rate must be a number of messages in a second, minute, hour or day"),
     ],
 )
 @pytest.mark.parametrize("operation", [CreateQueue, DropQueue, AlterQueue])
@@ -172,6 +174,19 @@ def test_alter_changes_what_it_names_and_backwards_restores_it(state):
 
     queue = Queue.objects.get(name="orders")
     assert (queue.visibility_timeout, queue.max_deliveries, queue.retention) == (60, 3, None)
+
+
+def test_limits_are_checked_with_those_that_the_queue_has(state):
+    with pytest.raises(InvalidArgument, match=r"CreateQueue\('orders'\): burst needs a rate"):
+        CreateQueue("orders", burst=5)
+    forwards(CreateQueue("orders", rate="100/s"), state)
+
+    forwards(AlterQueue("orders", burst=5), state)
+    with pytest.raises(InvalidArgument, match="Change rate of queue orders: burst needs a rate"):
+        forwards(AlterQueue("orders", rate=None), state)
+
+    queue = Queue.objects.get(name="orders")
+    assert (queue.rate, queue.burst) == ("100/s", 5)
 
 
 def test_alter_without_before_is_not_reversible(state):

@@ -18,6 +18,7 @@ from django_pgqueue.testing.assertions import (
     captured_messages,
 )
 from django_pgqueue.testing.travelling import travel
+from tests.conftest import run_sql
 from tests.tasks.framework import needs_tasks
 
 HOUR = dt.timedelta(hours=1)
@@ -192,6 +193,19 @@ def test_a_planned_retry_and_a_lease_end(orders):
     assert [m.body for m in orders.read(qty=5)] == [1]
     travel(300)
     assert 2 in [m.body for m in orders.read(qty=5)]
+
+
+def test_the_wait_of_a_rate_ends(orders):
+    pk = Queue.objects.get().pk
+    run_sql(
+        "INSERT INTO pgqueue_group (queue_id, group_key, priority, free_at) "
+        "VALUES (%s, 'g', 0, statement_timestamp() + interval '1 hour')",
+        [pk],
+    )
+
+    travel(3600)
+
+    assert run_sql("SELECT free_at <= clock_timestamp() FROM pgqueue_group") == [(True,)]
 
 
 def test_a_message_expires(orders):

@@ -81,8 +81,10 @@ PUBLIC: dict[str, list[str]] = {
         "ArchivedMessage",
         "Attempt",
         "Binding",
+        "BoundGroup",
         "BoundQueue",
         "ExportRun",
+        "GroupSetting",
         "Lake",
         "LiveMessage",
         "Message",
@@ -154,7 +156,7 @@ PUBLIC: dict[str, list[str]] = {
     ],
     "django_pgqueue.types": [
         *("Delay", "Maintained", "Metrics", "OnConflict", "Receipt", "Sent", "Settled", "State"),
-        "Until",
+        *("Until", "Wait"),
     ],
     "django_pgqueue.worker.context": ["Context"],
 }

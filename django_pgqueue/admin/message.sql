@@ -2,7 +2,9 @@
 -- group before it; those after it; how many wait before it, up to a limit; the error of its last attempt;
 -- whether its queue has a live consumer; the kind of its failure; the id of a dead letter's source queue;
 -- the names of the processes that held it, by id.
-SELECT (SELECT head FROM pgqueue_group WHERE queue_id = %(queue_id)s AND group_key = %(group)s),
+SELECT (SELECT head FROM pgqueue_group
+        WHERE queue_id = %(queue_id)s AND group_key = %(group)s AND head IS NOT NULL
+        ORDER BY slot LIMIT 1),
        ARRAY(SELECT id FROM pgqueue_waiting
              WHERE queue_id = %(queue_id)s AND group_key = %(group)s AND id < %(id)s
              ORDER BY id DESC LIMIT %(qty)s),

@@ -26,7 +26,7 @@ from django_pgqueue.admin.send import SendPage
 from django_pgqueue.admin.series import COUNTS, Span, charts
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.history.recent import LATELY, Counts, Recent, Times
-from django_pgqueue.models import History, Message, Process, Queue
+from django_pgqueue.models import GroupSetting, History, Message, Process, Queue
 from django_pgqueue.models.bulk import Kind
 
 __all__ = ["QueueOverviewPage"]
@@ -34,6 +34,8 @@ __all__ = ["QueueOverviewPage"]
 #: The lists' length, and the number of waiting messages that are read to find FIFO groups.
 LONGEST_LIST = 5
 WAITING = 20_000
+#: Groups that are shown with limits of their own.
+MOST_OWN_LIMITS = 50
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,8 @@ class QueueOverviewPage(FiguresPage):
         dead = [pk, *([queue.dead_letter_queue_id] if queue.dead_letter_queue_id else [])]
         failures = Failures([pk], dead, WINDOWS["7d"], queue.alias, pk)
         groups = failures.groups(LONGEST_LIST)
+        settings = GroupSetting.objects.using(queue.alias).filter(queue=queue)
+        own_limits = list(settings.order_by("group_key")[: MOST_OWN_LIMITS + 1])
         try:
             measured = {queue.name: Message.objects.metrics(queue)}
         except QueueNotFound:  # dropped meanwhile
@@ -134,6 +138,8 @@ class QueueOverviewPage(FiguresPage):
                     for process in found.processes
                 ],
                 **self._stored(queue),
+                "own_limits": own_limits[:MOST_OWN_LIMITS],
+                "more_own_limits": len(own_limits) > MOST_OWN_LIMITS,
                 "links": self._links(queue, bool(sources)),
                 "back": self.request.get_full_path(),
             },

@@ -13,6 +13,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from django_pgqueue import arguments
 from django_pgqueue.admin import generic
 from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.base import PageAdmin
@@ -64,6 +65,7 @@ class QueueForm(generic.ModelForm):
             "notify",
             "retention",
             "unique_window",
+            *arguments.LIMITS,
             "age_limit",
         ]
 
@@ -152,6 +154,7 @@ class QueueAdmin(PageAdmin):
         return [
             (None, {"fields": ["name", "paused"]}),
             (_("Delivery"), {"fields": [*delivery, "age_limit"]}),
+            (_("Limits"), {"fields": list(arguments.LIMITS)}),
             (_("Retention"), {"fields": ["retention", "unique_window"]}),
         ]
 

@@ -7,14 +7,24 @@ from typing import Any
 
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin import places
 from django_pgqueue.admin.places import MOST_COUNTED, Place, Standing, Surroundings
 from django_pgqueue.models import Message
+from django_pgqueue.models.bound import bound_to
 from django_pgqueue.templatetags.pgqueue_admin import cut, number, seconds_since, visible, when
 from django_pgqueue.wording import age
 
 __all__ = ["process_name", "why"]
+
+_LIMITS = {
+    "group_limit": gettext_lazy("Group {group} has as many messages in flight as its limit"),
+    "group_rate": gettext_lazy("Over the rate of group {group} until {at}"),
+    "group_paused": gettext_lazy("Group {group} is paused"),
+    "limit": gettext_lazy("{queue} has as many messages in flight as its limit"),
+    "rate": gettext_lazy("Over the rate of {queue} until {at}"),
+}
 
 
 def why(
@@ -52,7 +62,15 @@ def _reasons(
         yield _("A dead letter: it stays here until it is redriven or deleted")
     elif not around.has_consumer:
         yield _("No consumer of %s is alive") % queue
-    if standing.place is Place.WAITING:
+    wait = bound_to(queue).why(message.pk)
+    if wait is not None and wait.reason in _LIMITS:
+        yield format_html(
+            str(_LIMITS[wait.reason]),
+            group=visible(message.group_key or ""),
+            queue=queue,
+            at=when(wait.until),
+        )
+    elif standing.place is Place.WAITING:
         yield from _waits(message, around, link)
     elif standing.place is Place.DELAYED:
         yield _delay(standing, around)

@@ -43,6 +43,7 @@ _CONSUMER = {
     "expires_at, priority, group_key, unique_key, headers, body)",
     "archive": "SELECT, INSERT",
     **dict.fromkeys(("ready", "deferred", "lease", "waiting", "group", "recheck"), _KEPT),
+    "group_setting": "SELECT",
     "process": _KEPT,
     "history": "SELECT, INSERT, UPDATE",
     "attempt": "SELECT, INSERT, DELETE",
@@ -53,7 +54,7 @@ _ANALYST = dict.fromkeys(
         *("queue", "binding", "process", "message", "archive", "live", "message_id_seq", "wake"),
         *("ready", "deferred", "lease", "waiting", "group", "recheck", "claim", "unlogged"),
         *("rollup", "rollup_run", "lake", "export_run", "purge_mark", "attempt", "schedule"),
-        *("bulk_action", "bulk_action_part", "history"),
+        *("bulk_action", "bulk_action_part", "group_setting", "history"),
     ),
     "SELECT",
 )
@@ -63,6 +64,7 @@ _OPERATOR = {
     "archive": "SELECT, INSERT, DELETE, UPDATE (failure)",
     "queue": "SELECT, UPDATE",
     "binding": _KEPT,
+    "group_setting": _KEPT,
     "schedule": _KEPT,
     **dict.fromkeys(("bulk_action", "bulk_action_part"), _KEPT),
     "message_id_seq": "SELECT, USAGE",
@@ -90,13 +92,19 @@ _RIGHTS = {
 }
 KINDS = tuple(_RIGHTS)
 
-# Functions that triggers and policies call with the rights of the role.
+# The functions of limits (slots.sql) that reads and settlements call.
+_SLOTS = (
+    "spacing|group_rule|fill_slots|empty_slots|slots_freed|may_start|started|next_start|free_slots|"
+    "admit|admitted"
+)
+
+# Functions that triggers, policies and statements call with the rights of the role.
 _FUNCTIONS = {
     "sender": "^pgqueue_(wake|sent)$",
-    "consumer": "^pgqueue_(may|wake|sent|go_on|next_heads)$",
-    "operator": "^pgqueue_(may|wake|sent|go_on|next_heads)$",
-    "analyst": "^pgqueue_may$",
-    "spark": "^pgqueue_(may|(wake|sent|go_on|next_heads)(_unlogged)?)$",
+    "consumer": f"^pgqueue_(may|wake|sent|go_on|next_heads|{_SLOTS})$",
+    "operator": f"^pgqueue_(may|wake|sent|go_on|next_heads|apply_limits|{_SLOTS})$",
+    "analyst": "^pgqueue_(may|spacing|group_rule)$",
+    "spark": f"^pgqueue_(may|{_SLOTS}|(wake|sent|go_on|next_heads)(_unlogged)?)$",
 }
 
 # A right that identifies each kind of role, the widest kind first. All databases have the tables.

@@ -55,7 +55,7 @@ BEGIN
             INSERT INTO {schema}.pgqueue_deferred
                 (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct, attempts,
                  priority, state, group_key)
-            SELECT id, coalesce(vt, statement_timestamp()), enqueued_at, first_read_at,
+            SELECT id, greatest(vt, statement_timestamp()), enqueued_at, first_read_at,
                    last_read_at, queue_id, read_ct, attempts, priority,
                    CASE read_ct WHEN 0 THEN 'SCHEDULED' ELSE 'RETRYABLE' END, group_key
             FROM moved
@@ -99,6 +99,12 @@ DECLARE
     blind boolean := current_setting('transaction_isolation') <> 'read committed';
     places tid[];
 BEGIN
+    PERFORM FROM {schema}.pgqueue_queue WHERE id = ANY(queue_ids) AND has_slots;
+    IF FOUND THEN
+        PERFORM {schema}.pgqueue_slots_freed(from_ready, ids, queue_ids, groups);
+        RETURN;
+    END IF;
+
     -- Excludes heads that a read is moving from ready to deferred. Locked groups need a recheck,
     -- since the lock's holder may not see this deletion. If this transaction keeps its first
     -- snapshot, all groups need one, since it may miss newer messages.

@@ -96,7 +96,8 @@ CREATE TABLE pgqueue_waiting (
     read_ct integer NOT NULL DEFAULT 0,
     attempts integer NOT NULL DEFAULT 0,
     priority smallint NOT NULL,
-    group_key text NOT NULL
+    group_key text NOT NULL,
+    error text
 ) WITH (
     autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
@@ -106,17 +107,19 @@ CREATE UNIQUE INDEX pgqueue_waiting_key ON pgqueue_waiting (queue_id, group_key,
 
 ALTER TABLE pgqueue_waiting REPLICA IDENTITY USING INDEX pgqueue_waiting_key;
 
--- One row per group with a head: its lock, its head, and the followers leased in one batch with the
--- head.
+-- The slots of groups, each with its head, and the followers leased in one batch with the head. A
+-- FIFO group has one slot, which is also the group's lock. slots.sql explains several slots.
 CREATE TABLE pgqueue_group (
-    head bigint NOT NULL,
-    -- The head's turn, if the head is in ready.
-    turn bigint NOT NULL,
+    head bigint,  -- NULL: none yet, since free_at has not come
+    turn bigint,  -- the head's turn, if the head is in ready
     queue_id integer NOT NULL,
+    slot smallint NOT NULL DEFAULT 0,
     priority smallint NOT NULL,
     group_key text NOT NULL,
     followers bigint[],
-    PRIMARY KEY (queue_id, group_key)
+    -- Before this time no next head may start in the slot. NULL without a rate.
+    free_at timestamptz,
+    PRIMARY KEY (queue_id, group_key, slot)
 ) WITH (
     fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off

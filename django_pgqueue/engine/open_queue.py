@@ -32,6 +32,11 @@ class OpenQueue:
     max_deliveries: int
     dead_letter_queue_id: int | None
     unique_window: dt.timedelta | None
+    limit: int | None
+    rate: str | None
+    group_rate: str | None
+    #: Whether groups have or had a limit, a rate, or settings of their own.
+    has_slots: bool
     created_at: dt.datetime
     runner: Runner
     find: Callable[[str], OpenQueue]

@@ -23,7 +23,16 @@ ENGINE = "django_pgqueue.engine"
 _HEADING = re.compile(r"^-- \{([\w/]+)\}.*\n(?:--.*\n)*", re.MULTILINE)
 
 # Placeholders that only some renderings of a statement fill in.
-_DEFAULTS = {"own_transaction": "false", "expires_at": "", "expires": ""}
+_DEFAULTS = {
+    "own_transaction": "false",
+    "expires_at": "",
+    "expires": "",
+    "admit": "",
+    "most": "%(qty)s::bigint",
+    "may_start": "",
+    "admitted": "",
+    "started": "",
+}
 
 # The last clause of a statement that writes and returns ids.
 _RETURNED_ID = re.compile(r"(RETURNING|SELECT) id((?:, \w+)*(?: FROM \w+)?)\s*$")

@@ -25,6 +25,7 @@ from django_pgqueue.maintenance.prune_messages import prune_messages
 from django_pgqueue.maintenance.repair_wake import repair_wake
 from django_pgqueue.maintenance.stored_queue import StoredQueue
 from django_pgqueue.maintenance.sweep_keys import sweep_keys
+from django_pgqueue.maintenance.sweep_slots import sweep_slots
 from django_pgqueue.maintenance.work import Work
 from django_pgqueue.types import Maintained
 
@@ -38,6 +39,7 @@ QUEUE_STEPS: tuple[Callable[[Work], None], ...] = (
     drop_partitions,
     prune_messages,
     sweep_keys,
+    sweep_slots,
     prune_attempts,
 )
 #: The steps on the history, run after those on a database's queues. Each takes the alias.

@@ -79,6 +79,82 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "limit",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        help_text="The most messages in flight at once; empty: any number.",
+                        null=True,
+                        validators=[
+                            django.core.validators.MinValueValidator(1),
+                            django.core.validators.MaxValueValidator(10000),
+                        ],
+                    ),
+                ),
+                (
+                    "rate",
+                    models.CharField(
+                        blank=True,
+                        help_text="The most deliveries in a time, such as 100/s or 30/m; empty: any number.",
+                        max_length=20,
+                        null=True,
+                        validators=[django_pgqueue.validators.validate_rate],
+                    ),
+                ),
+                (
+                    "burst",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        help_text="How many the rate delivers at once after a pause; empty: one.",
+                        null=True,
+                        validators=[
+                            django.core.validators.MinValueValidator(1),
+                            django.core.validators.MaxValueValidator(10000),
+                        ],
+                    ),
+                ),
+                (
+                    "group_limit",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        help_text="The most messages of a group in flight at once; empty: one, in order.",
+                        null=True,
+                        validators=[
+                            django.core.validators.MinValueValidator(1),
+                            django.core.validators.MaxValueValidator(10000),
+                        ],
+                    ),
+                ),
+                (
+                    "group_rate",
+                    models.CharField(
+                        blank=True,
+                        help_text="The most deliveries of a group in a time, such as 30/m.",
+                        max_length=20,
+                        null=True,
+                        validators=[django_pgqueue.validators.validate_rate],
+                    ),
+                ),
+                (
+                    "group_burst",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        help_text="How many of a group its rate delivers at once after a pause; empty: one.",
+                        null=True,
+                        validators=[
+                            django.core.validators.MinValueValidator(1),
+                            django.core.validators.MaxValueValidator(10000),
+                        ],
+                    ),
+                ),
+                (
+                    "has_slots",
+                    models.BooleanField(
+                        default=False,
+                        editable=False,
+                        help_text="Groups have or had a limit, a rate, or settings of their own.",
+                    ),
+                ),
+                (
                     "age_limit",
                     models.DurationField(
                         blank=True,
@@ -142,6 +218,74 @@ class Migration(migrations.Migration):
                 django.db.models.functions.text.Lower("name"), name="pgqueue_queue_name_unique"
             ),
         ),
+        migrations.CreateModel(
+            name="GroupSetting",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("group_key", models.TextField()),
+                (
+                    "limit",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        help_text="The most messages of this group in flight at once; empty: as the queue says.",
+                        null=True,
+                        validators=[
+                            django.core.validators.MinValueValidator(1),
+                            django.core.validators.MaxValueValidator(10000),
+                        ],
+                    ),
+                ),
+                (
+                    "rate",
+                    models.CharField(
+                        blank=True,
+                        help_text="The most deliveries of this group in a time; empty: as the queue says.",
+                        max_length=20,
+                        null=True,
+                        validators=[django_pgqueue.validators.validate_rate],
+                    ),
+                ),
+                (
+                    "burst",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        help_text="How many this rate delivers at once after a pause; empty: one.",
+                        null=True,
+                        validators=[
+                            django.core.validators.MinValueValidator(1),
+                            django.core.validators.MaxValueValidator(10000),
+                        ],
+                    ),
+                ),
+                (
+                    "paused",
+                    models.BooleanField(
+                        default=False, help_text="No message of this group is delivered."
+                    ),
+                ),
+                (
+                    "queue",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="group_settings",
+                        to="django_pgqueue.queue",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "group's settings",
+                "verbose_name_plural": "groups' settings",
+                "db_table": "pgqueue_group_setting",
+                "ordering": ("queue", "group_key"),
+                "default_permissions": (),
+                "required_db_vendor": "postgresql",
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("queue", "group_key"), name="pgqueue_group_setting_unique"
+                    )
+                ],
+            },
+        ),
         migrations.SeparateDatabaseAndState(
             database_operations=[
                 run_sql.run("messages"),
@@ -149,6 +293,7 @@ class Migration(migrations.Migration):
                 run_sql.run("wake"),
                 run_sql.run("send"),
                 run_sql.run("groups"),
+                run_sql.run("slots"),
                 run_sql.run("claim_keys"),
                 run_sql.run("clear_lost"),
                 run_sql.run("truncate"),

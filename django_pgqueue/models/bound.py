@@ -22,6 +22,7 @@ from django_pgqueue.engine.settle.outcomes import settle as settle_each
 from django_pgqueue.engine.settle.settling import Target
 from django_pgqueue.models import announcing, results
 from django_pgqueue.models.attempt import Attempt
+from django_pgqueue.models.bound_group import BoundGroup
 from django_pgqueue.models.queue import Queue, reopened
 from django_pgqueue.models.queues_manager import QueuesManager
 from django_pgqueue.models.twins import documented, twin_of
@@ -34,6 +35,7 @@ from django_pgqueue.types import (
     Settled,
     State,
     Until,
+    Wait,
 )
 
 if TYPE_CHECKING:
@@ -91,6 +93,12 @@ class BoundQueue:
         max_deliveries: int = 20,
         dead_letter_queue: str | Queue | None = None,
         unique_window: dt.timedelta | float | None = None,
+        limit: int | None = None,
+        rate: str | None = None,
+        burst: int | None = None,
+        group_limit: int | None = None,
+        group_rate: str | None = None,
+        group_burst: int | None = None,
         age_limit: dt.timedelta | float | None = None,
         notify: bool = True,
     ) -> Queue:
@@ -104,6 +112,12 @@ class BoundQueue:
             max_deliveries=max_deliveries,
             dead_letter_queue=dead_letter_queue,
             unique_window=unique_window,
+            limit=limit,
+            rate=rate,
+            burst=burst,
+            group_limit=group_limit,
+            group_rate=group_rate,
+            group_burst=group_burst,
             age_limit=age_limit,
             notify=notify,
         )
@@ -341,6 +355,11 @@ class BoundQueue:
     @twin_of(pop)
     def apop(self) -> None: ...
 
+    @documented(reading.why)
+    def why(self, message_id: int) -> Wait | None:
+        """Why a message in the queue is not delivered now. None if it is not in the queue."""
+        return self._run(reading.why, message_id)
+
     @documented(reading.next_due)
     def next_due(self) -> float:
         """Seconds until the next delayed or leased message is due; infinity if there is none."""
@@ -572,6 +591,17 @@ class BoundQueue:
                 queue.source, partition_interval, progress=progress
             )
         )
+
+    def group(self, key: str) -> BoundGroup:
+        """Return one group of the queue, to give it a limit, a rate or a pause of its own.
+
+        Makes no query. A group needs no such settings: messages are sent with ``group=key``.
+
+        >>> queue("mails").group("customer 12").pause()
+
+        Raises InvalidArgument.
+        """
+        return BoundGroup(self.name, key, using=self.using)
 
     def _open(self) -> OpenQueue:
         return Queue.objects.resolve(self._target, self.using).opened

@@ -8,7 +8,8 @@ from functools import partial
 from itertools import repeat
 from typing import Any, ClassVar
 
-from django.core.validators import MinValueValidator
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import DatabaseError, ProgrammingError, connections, models, router, transaction
 from django.db.models.functions import Lower
 from django.utils.functional import cached_property
@@ -24,7 +25,7 @@ from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.maintenance import tables
 from django_pgqueue.models import columns
 from django_pgqueue.sqlstates import UNDEFINED_TABLE, is_gone, sqlstate
-from django_pgqueue.validators import validate_queue_name
+from django_pgqueue.validators import validate_queue_name, validate_rate
 
 __all__ = ["Queue", "explained", "reopened"]
 
@@ -207,6 +208,49 @@ class Queue(models.Model):
     unique_window: columns.DurationOrNull = models.DurationField(
         null=True, blank=True, help_text="How long a unique key counts; empty: five minutes."
     )
+    limit: columns.IntegerOrNull = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(arguments.MOST_SLOTS)],
+        help_text="The most messages in flight at once; empty: any number.",
+    )
+    rate: columns.CharOrNull = models.CharField(  # noqa: DJ001
+        max_length=20,
+        null=True,
+        blank=True,
+        validators=[validate_rate],
+        help_text="The most deliveries in a time, such as 100/s or 30/m; empty: any number.",
+    )
+    burst: columns.IntegerOrNull = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(arguments.MOST_SLOTS)],
+        help_text="How many the rate delivers at once after a pause; empty: one.",
+    )
+    group_limit: columns.IntegerOrNull = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(arguments.MOST_SLOTS)],
+        help_text="The most messages of a group in flight at once; empty: one, in order.",
+    )
+    group_rate: columns.CharOrNull = models.CharField(  # noqa: DJ001
+        max_length=20,
+        null=True,
+        blank=True,
+        validators=[validate_rate],
+        help_text="The most deliveries of a group in a time, such as 30/m.",
+    )
+    group_burst: columns.IntegerOrNull = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(arguments.MOST_SLOTS)],
+        help_text="How many of a group its rate delivers at once after a pause; empty: one.",
+    )
+    has_slots: columns.Boolean = models.BooleanField(
+        default=False,
+        editable=False,
+        help_text="Groups have or had a limit, a rate, or settings of their own.",
+    )
     age_limit: columns.DurationOrNull = models.DurationField(
         null=True,
         blank=True,
@@ -264,6 +308,10 @@ class Queue(models.Model):
             max_deliveries=self.max_deliveries,
             dead_letter_queue_id=self.dead_letter_queue_id,
             unique_window=self.unique_window,
+            limit=self.limit,
+            rate=self.rate,
+            group_rate=self.group_rate,
+            has_slots=self.has_slots,
             created_at=self.created_at,
             runner=runner(alias),
             find=partial(_opened, alias),
@@ -289,8 +337,15 @@ class Queue(models.Model):
             raise QueueNotFound(self.name, self.alias)
         return found
 
+    def clean(self) -> None:
+        try:
+            arguments.limits_together(self._limits())
+        except InvalidArgument as error:
+            raise ValidationError(str(error)) from error
+
     def save(self, *args: Any, using: str | None = None, **kwargs: Any) -> None:
         arguments.queue_name(self.name)
+        arguments.limits(self._limits())
         alias = using or self.alias
         self._refuse_loop(alias)
         self.__dict__.pop("opened", None)
@@ -302,6 +357,8 @@ class Queue(models.Model):
             super().save(*args, using=alias, **kwargs)
             if is_new:
                 self.make_tables(alias)
+            if self.group_limit or self.group_rate:
+                self.refresh_from_db(using=alias, fields=["has_slots"])  # a trigger sets it
         type(self).objects.forget(self.name, self.alias)
 
     def make_tables(self, alias: str) -> None:
@@ -314,9 +371,12 @@ class Queue(models.Model):
                 partition_interval=self.partition_interval,
             )
 
+    def _limits(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in arguments.LIMITS}
+
     def _settings(self) -> list[str]:
         """Return the names of the fields that saving may change."""
-        fixed = {"partition_interval", "unlogged", *self.get_deferred_fields()}
+        fixed = {"partition_interval", "unlogged", "has_slots", *self.get_deferred_fields()}
         return [
             field.name
             for field in self._meta.concrete_fields

@@ -52,6 +52,12 @@ class QueuesManager(models.Manager[M]):
         max_deliveries: int = 20,
         dead_letter_queue: str | Queue | None = None,
         unique_window: dt.timedelta | float | None = None,
+        limit: int | None = None,
+        rate: str | None = None,
+        burst: int | None = None,
+        group_limit: int | None = None,
+        group_rate: str | None = None,
+        group_burst: int | None = None,
         age_limit: dt.timedelta | float | None = None,
         notify: bool = True,
     ) -> Queue:
@@ -70,6 +76,16 @@ class QueuesManager(models.Manager[M]):
                 or without one to the archive as FAILED.
             dead_letter_queue: a queue of the same database, or its name.
             unique_window: seconds or timedelta for which a unique key counts; None: five minutes.
+            limit: the most messages in flight at once, over all processes, 1 to 10,000; None: any
+                number.
+            rate: the most deliveries in a time, such as ``"100/s"``, ``"30/m"``, ``"5/h"`` or
+                ``"2/d"``; None: any number. In any time T at most ``rate * T + burst`` start.
+            burst: how many the rate delivers at once after a pause, 1 to 10,000; None: one.
+            group_limit: the same as ``limit``, for each group; None: one at a time, in order.
+            group_rate: the same as ``rate``, for each group. With a ``group_rate``, or a
+                ``group_limit`` above one, the messages of a group start in any order.
+            group_burst: the same as ``burst``, for ``group_rate`` without a ``group_limit``. With a
+                ``group_limit``, that is the burst.
             age_limit: seconds or timedelta for which a message may be readable before the admin
                 raises an alert; None: five minutes.
             notify: whether a send notifies waiting consumers; if not, they only poll.
@@ -90,6 +106,16 @@ class QueuesManager(models.Manager[M]):
                 "retention": arguments.span(retention, "retention"),
                 "partition_interval": arguments.span(partition_interval, "partition_interval"),
                 "unique_window": arguments.span(unique_window, "unique_window"),
+                **arguments.limits(
+                    {
+                        "limit": limit,
+                        "rate": rate,
+                        "burst": burst,
+                        "group_limit": group_limit,
+                        "group_rate": group_rate,
+                        "group_burst": group_burst,
+                    }
+                ),
                 "age_limit": arguments.span(age_limit, "age_limit"),
                 "unlogged": bool(unlogged),
                 "notify": notify,

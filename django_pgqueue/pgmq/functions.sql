@@ -9,7 +9,8 @@ DO $do$
 BEGIN
     IF to_regtype('pgmq._opened') IS NULL THEN
         CREATE TYPE pgmq._opened AS (
-            id integer, name text, base bigint, max_deliveries integer, dead_id integer
+            id integer, name text, base bigint, max_deliveries integer, dead_id integer,
+            is_limited boolean
         );
         -- A row that engine/read/read.sql returns.
         CREATE TYPE pgmq._delivery AS (
@@ -34,8 +35,10 @@ DECLARE
     opened pgmq._opened;
     is_unlogged boolean;
 BEGIN
-    SELECT q.id, q.name, coalesce(o.base, 0), q.max_deliveries, q.dead_letter_queue_id, q.unlogged
-    INTO opened.id, opened.name, opened.base, opened.max_deliveries, opened.dead_id, is_unlogged
+    SELECT q.id, q.name, coalesce(o.base, 0), q.max_deliveries, q.dead_letter_queue_id, q.unlogged,
+           q.has_slots OR num_nonnulls(q."limit", q.rate) > 0
+    INTO opened.id, opened.name, opened.base, opened.max_deliveries, opened.dead_id, is_unlogged,
+         opened.is_limited
     FROM pgqueue_queue q
     LEFT JOIN pgmq.own_queue o ON o.queue_id = q.id AND o.created_at = q.created_at
     WHERE lower(q.name) = lower($1);
@@ -467,7 +470,7 @@ DECLARE
     read_cts integer[];
     read_ats bigint[];
 BEGIN
-    IF conditional IS NULL THEN
+    IF conditional IS NULL AND NOT q.is_limited THEN
         IF most >= 16 THEN
             PERFORM FROM pgqueue_group WHERE queue_id = q.id ORDER BY group_key LIMIT 1;
         END IF;
@@ -482,7 +485,8 @@ BEGIN
                 q.id, p_qty => qty, p_vt => lease, p_clock => clock) t ORDER BY -t.priority, t.id);
         END IF;
     END IF;
-    IF cardinality(taken) < most AND (conditional IS NOT NULL OR pgmq._due(q.id, clock)) THEN
+    IF cardinality(taken) < most
+       AND (conditional IS NOT NULL OR q.is_limited OR pgmq._due(q.id, clock)) THEN
         WHILE cardinality(taken) < most LOOP
             again := false;
             recheck := false;
@@ -495,12 +499,17 @@ BEGIN
                 SELECT * FROM pgmq._read_due(
                     q.id, p_qty => most - cardinality(taken), p_vt => lease, p_heed => heed,
                     p_max_deliveries => q.max_deliveries, p_clock => clock)
-                WHERE conditional IS NULL
+                WHERE conditional IS NULL AND NOT q.is_limited
                 UNION ALL
                 SELECT * FROM pgmq._read_matching(
                     q.id, p_qty => most - cardinality(taken), p_vt => lease, p_heed => heed,
                     p_conditional => conditional, p_max_deliveries => q.max_deliveries, p_clock => clock)
-                WHERE conditional IS NOT NULL
+                WHERE conditional IS NOT NULL AND NOT q.is_limited
+                UNION ALL
+                SELECT * FROM pgmq._read_limited(
+                    q.id, p_qty => most - cardinality(taken), p_vt => lease, p_heed => heed,
+                    p_conditional => conditional, p_max_deliveries => q.max_deliveries, p_clock => clock)
+                WHERE q.is_limited
             LOOP
                 IF r.note IS NULL THEN
                     taken := taken || ROW(

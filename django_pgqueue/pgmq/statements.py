@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from django_pgqueue.engine.read.reading import limit_names
 from django_pgqueue.engine.statements import Part, render
 
 __all__ = ["FUNCTIONS", "SOME_ID", "create"]
@@ -125,6 +126,16 @@ FUNCTIONS = (
     ),
     Function("read_due", "read/read", _READ, names=_NO_BODIES | _ANY_BODY),
     Function("read_matching", "read/read", _READ, names={**_NO_BODIES, "any_body": "false"}),
+    Function(
+        "read_limited",
+        "read/read",
+        _READ,
+        names={
+            **_NO_BODIES,
+            "any_body": "(%(conditional)s::jsonb IS NULL)",
+            **limit_names(whole=True, slots=True, rate=True),
+        },
+    ),
     Function("heads_needed", "read/heads_needed", "TABLE (heads integer)"),
     Function("follow", "read/follow", _DELIVERY, names=_NO_BODIES),
     Function(

@@ -15,6 +15,7 @@ _MOMENTS = (
     ("deferred", "vt"),
     ("lease", "vt"),
     ("waiting", "vt"),
+    ("group", "free_at"),
     ("claim", "until"),
     ("claim", "first_at"),
 )
@@ -25,8 +26,9 @@ def travel(span: float | dt.timedelta, *, using: str | None = None) -> int:
 
     Returns the number of messages that schedules sent.
 
-    Delays, planned retries, leases and unique windows end earlier by the span, messages expire
-    earlier, and schedules send the messages that are then due. The clock itself does not change.
+    Delays, planned retries, leases, unique windows and the waits of a rate end earlier by the span,
+    messages expire earlier, and schedules send the messages that are then due. The clock itself
+    does not change.
 
     >>> queue("orders").send({"order": 7}, delay=3600)
     1

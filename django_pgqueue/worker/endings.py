@@ -81,6 +81,8 @@ def announce(subscription: Subscription, outcomes: Sequence[tuple[Message, Endin
         signals.messages_released.send_robust(name, count=len(released))
     if grouped := [message for message, _ in outcomes if message.group_key is not None]:
         subscription.buffer.promote(grouped)
+    if subscription.is_limited:
+        subscription.buffer.plan.fetch_now()
 
 
 def why_gone(

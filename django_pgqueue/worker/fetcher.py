@@ -89,6 +89,8 @@ class Fetcher(Loop):
         plan, size = buffer.plan, subscription.fetch_batch_size
         is_held = subscription.refresh().paused or subscription.quiet
         wanted = 1 if plan.suspicious else buffer.free(size)
+        if subscription.is_limited:
+            wanted = min(wanted, subscription.idle)
         allowed = None if self._allowance is None else self._allowance()
         if allowed is not None:
             wanted = min(wanted, allowed)
@@ -96,8 +98,9 @@ class Fetcher(Loop):
             plan.at = time.monotonic() + handler.max_fetch_interval
             # With ``more``, the workers wake this loop earlier, when the buffer has capacity.
             plan.more = not is_held
-            if plan.more and allowed != 0 and buffer.free(size):
-                # A worker took messages before ``more`` was set, so it did not wake this loop.
+            may_fetch = subscription.idle if subscription.is_limited else buffer.free(size)
+            if plan.more and allowed != 0 and may_fetch:
+                # A worker took messages, or ended, before ``more`` was set: it woke no one.
                 plan.at = 0.0
             return
         plan.notified = False
@@ -111,7 +114,8 @@ class Fetcher(Loop):
             got = len(messages)
             limit = subscription.max_deliveries
             suspect = next((each for each in messages if is_suspect(each, limit)), None)
-            heads = [] if suspect else [each for each in messages if each.group_key is not None]
+            alone = suspect is not None or subscription.is_limited
+            heads = [] if alone else [each for each in messages if each.group_key is not None]
             most = size if allowed is None else allowed - got
             followers = self._follow(subscription, heads, most) if heads else []
             if messages:

@@ -50,6 +50,9 @@ class Subscription:
         self.process_id: int | None = None
         #: Whether this process is asked to fetch nothing. The presence loop sets it.
         self.quiet = False
+        #: Whether the queue or its groups have a limit or a rate. If so, nothing is buffered: a
+        #: buffered message would hold a slot, and start later than the rate says.
+        self.is_limited = False
         capacity = max(int(self.fetch_batch_size * handler.overfetch_factor), handler.run_size)
         most = handler.batch_size if handler.batch else 10
         buffer = AsyncBuffer if handler.is_async else Buffer
@@ -66,7 +69,15 @@ class Subscription:
         """Look the queue up again: its settings may have changed. Raises QueueNotFound."""
         self.queue = Queue.objects.resolve(self.name, self.queue.alias)
         self.max_deliveries = self.handler.max_deliveries or self.queue.max_deliveries
+        opened = self.queue.opened
+        self.is_limited = bool(opened.has_slots or opened.limit or opened.rate)
         return self.queue
+
+    @property
+    def idle(self) -> int:
+        """How many more messages handlers can start on now."""
+        running = sum(len(each.messages) for each in tuple(self.running.values()))
+        return max(0, self.workers * self.handler.run_size - running - len(self.buffer))
 
     def lease(
         self, qty: int, *, behind: Sequence[Message] = (), batched: bool = True

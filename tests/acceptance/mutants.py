@@ -179,6 +179,8 @@ UNFLUSHED = "tests/acceptance/test_unflushed.py"
 EXPIRING = "tests/engine/read/test_expiring.py"
 ONCE = "tests/engine/send/test_once.py"
 RACES = "tests/engine/send/test_once_races.py"
+LIMITS = "tests/engine/read/test_limits.py"
+LIMITS_RACES = "tests/engine/read/test_limits_races.py"
 
 MUTANTS = (
     Mutant(
@@ -282,8 +284,8 @@ MUTANTS = (
         (
             Change(
                 f"{ENGINE}/read/read.sql",
-                "d.group_key IS NOT NULL AND d.id IS DISTINCT FROM (",
-                "false AND d.id IS DISTINCT FROM (",
+                "d.group_key IS NOT NULL AND {read/blocked} AS blocked",
+                "false AND {read/blocked} AS blocked",
             ),
         ),
     ),
@@ -601,6 +603,174 @@ MUTANTS = (
                 f"{ENGINE}/settle/expire.sql",
                 "      AND {settle/fence}\n",
                 "",
+            ),
+        ),
+    ),
+    Mutant(
+        "slot-freed-twice",
+        "the start of a head frees its slot, and so does its end",
+        (LIMITS,),
+        (
+            Change(
+                f"{DDL}/slots.sql",
+                "OR state = 'PROCESSING' AND rule.by_start",
+                "OR state = 'PROCESSING'",
+            ),
+        ),
+    ),
+    Mutant(
+        "slot-never-freed",
+        "the end of a head does not free its slot",
+        (LIMITS,),
+        (
+            Change(
+                f"{DDL}/slots.sql",
+                "state IS NULL\n                       OR",
+                "false\n                       OR",
+            ),
+        ),
+    ),
+    Mutant(
+        "slot-of-the-queue-never-freed",
+        "a slot of the whole queue stays taken when its head ends",
+        (LIMITS,),
+        (
+            Change(
+                f"{DDL}/slots.sql",
+                "WHERE g.ctid = ANY(places)\n          AND (",
+                "WHERE g.ctid = ANY(places) AND g.head IS NULL\n          AND (",
+            ),
+        ),
+    ),
+    Mutant(
+        "one-slot-too-many",
+        "a group has one slot more than its limit",
+        (LIMITS,),
+        (
+            Change(
+                f"{DDL}/slots.sql",
+                "room := greatest(rule.slots - taken, 0);",
+                "room := greatest(rule.slots - taken + 1, 0);",
+            ),
+        ),
+    ),
+    Mutant(
+        "lowered-limit-ignored",
+        "heads that have not started stay under a lowered limit",
+        (LIMITS,),
+        (
+            Change(
+                f"{DDL}/slots.sql",
+                "IF late AND ahead = 0 THEN",
+                "IF false THEN",
+            ),
+        ),
+    ),
+    Mutant(
+        "spacing-forgotten",
+        "a start does not delay the next one in its slot",
+        (LIMITS,),
+        (
+            Change(
+                f"{DDL}/slots.sql",
+                "SET free_at = statement_timestamp() + rule.spacing\n",
+                "SET free_at = NULL\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "spacing-cut-short",
+        "the next start is as early as any earlier one allowed",
+        (LIMITS,),
+        (
+            Change(
+                f"{DDL}/slots.sql",
+                "THEN greatest(g.free_at, d.last_read_at + rule.spacing)",
+                "THEN least(g.free_at, d.last_read_at + rule.spacing)",
+            ),
+        ),
+    ),
+    Mutant(
+        "old-rate-kept",
+        "a raised rate does not shorten the wait",
+        (LIMITS,),
+        (
+            Change(
+                f"{DDL}/slots.sql",
+                "CASE WHEN rule.spacing IS NOT NULL THEN least(",
+                "CASE WHEN rule.spacing IS NOT NULL THEN greatest(",
+            ),
+        ),
+    ),
+    Mutant(
+        "group-lock-skipped",
+        "two transactions fill the slots of one group at once",
+        (LIMITS_RACES,),
+        (
+            Change(
+                f"{DDL}/slots.sql",
+                "ORDER BY slot LIMIT 1))\n    FOR UPDATE SKIP LOCKED;",
+                "ORDER BY slot LIMIT 1));",
+            ),
+        ),
+    ),
+    Mutant(
+        "slot-given-away-unlocked",
+        "a slot is given away while a read starts its head",
+        (f"{LIMITS_RACES}::test_a_slot_is_not_given_away_while_a_read_starts_its_head",),
+        (
+            Change(
+                f"{DDL}/slots.sql",
+                "(state IS NULL OR (slot = ANY(held)) IS TRUE) AS is_free",
+                "true AS is_free",
+            ),
+        ),
+    ),
+    Mutant(
+        "recheck-forgotten",
+        "an ack forgets the group that another transaction has locked",
+        (LIMITS_RACES,),
+        (
+            Change(
+                f"{DDL}/slots.sql",
+                "IF blind OR NOT {schema}.pgqueue_fill_slots(freed",
+                "IF NULL = {schema}.pgqueue_fill_slots(freed",
+            ),
+        ),
+    ),
+    Mutant(
+        "expired-lease-keeps-its-receipt",
+        "a lease that lost its slot of the whole queue can be acknowledged",
+        (LIMITS,),
+        (
+            Change(
+                f"{DDL}/slots.sql",
+                ",\n        last_read_at = last_read_at + interval '1 microsecond'",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        "queue-burst-unlimited",
+        "a whole queue saves starts without end while it is idle",
+        (LIMITS,),
+        (
+            Change(
+                f"{DDL}/slots.sql",
+                "RETURN greatest(least(next_at, statement_timestamp() + spacing),",
+                "RETURN least(least(next_at, statement_timestamp() + spacing),",
+            ),
+        ),
+    ),
+    Mutant(
+        "paused-retries",
+        "messages in flight start again in a pause",
+        (LIMITS,),
+        (
+            Change(
+                f"{DDL}/slots.sql",
+                "UPDATE {schema}.pgqueue_group SET free_at = 'infinity'",
+                "UPDATE {schema}.pgqueue_group SET free_at = free_at",
             ),
         ),
     ),

@@ -101,6 +101,28 @@ def test_an_unlogged_queue_is_empty_after_a_crash_and_works_again(actor, crash):
     assert actor.do(call, "drop_queue", "daily") is True
 
 
+@pytest.mark.parametrize("unlogged", [True, False])
+@pytest.mark.parametrize(
+    ("limits", "free"), [({"limit": 3}, 3), ({"group_limit": 3}, 3), ({"rate": "1/h"}, 0)]
+)
+def test_limits_hold_after_a_crash(actor, crash, unlogged, limits, free):
+    """An unlogged queue loses its messages in flight, and so their slots, but not its rate."""
+
+    def send_and_read() -> list[Any]:
+        group = "a" if "group_limit" in limits else None
+        actor.do(call, "send_batch", "fast", list(range(9)), group=group)
+        return actor.do(call, "read", "fast", qty=9)
+
+    actor.do(call, "create_queue", "fast", unlogged=unlogged, **limits)
+    assert len(send_and_read()) == (free or 1)
+
+    crash()
+
+    assert actor.do(call, "read", "fast", qty=9) == []
+    assert len(send_and_read()) == (free if unlogged else 0)
+    assert actor.do(call, "read", "fast", qty=9) == []
+
+
 def test_nothing_of_a_lost_message_is_in_the_way_of_one_sent_since(actor, crash):
     actor.do(call, "create_queue", "fast", unlogged=True)
     lost = fill_tables(actor, "fast")

@@ -93,6 +93,27 @@ def test_the_page_says_that_no_consumer_lives_or_the_queue_is_paused(
     assert paused == "orders is paused"
 
 
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"group_limit": 2}, "Group a has as many messages in flight as its limit"),
+        ({"group_rate": "1/h"}, "Over the rate of group a until"),
+        ({"limit": 1}, "orders has as many messages in flight as its limit"),
+        ({"rate": "1/h"}, "Over the rate of orders until"),
+    ],
+)
+def test_the_page_says_which_limit_or_rate_a_message_waits_for(
+    operator: Client, orders: BoundQueue, setting: dict[str, Any], said: str
+) -> None:
+    alive("orders")
+    Queue.objects.update(**setting)
+    group = "a" if "group" in next(iter(setting)) else None
+    pks = [orders.send(n, group=group) for n in range(4)]
+    orders.read(qty=2)
+
+    assert shown(operator, pks[3]).why.startswith(said)
+
+
 def test_the_page_says_behind_which_message_of_its_group_one_waits(
     operator: Client, orders: BoundQueue
 ) -> None:

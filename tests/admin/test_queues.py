@@ -15,6 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_pgqueue import queue
+from django_pgqueue.admin import queue_page
 from django_pgqueue.errors import QueueBusy
 from django_pgqueue.maintenance.partitions import AHEAD
 from django_pgqueue.models import BoundQueue, Message, PurgeMark, Queue
@@ -51,6 +52,8 @@ def test_adding_a_queue_makes_its_tables(operator: Client) -> None:
         pytest.param({"retention": "9" * 30 + "d"}, "Write a length of time", id="retention-long"),
         pytest.param({"unique_window": "-1 day"}, "At least a second", id="window"),
         pytest.param({"age_limit": "0s"}, "At least a second", id="age"),
+        pytest.param({"rate": "often"}, "rate must be a number of messages", id="rate"),
+        pytest.param({"group_burst": 5}, "group_burst needs a group_rate", id="burst"),
     ],
 )
 def test_form_refuses_what_create_queue_refuses(
@@ -73,11 +76,15 @@ def test_settings_are_changed_and_the_name_is_not(operator: Client, orders: Boun
         visibility_timeout=5,
         max_deliveries=3,
         retention="7d",
+        rate="100/s",
+        burst="",
+        group_limit=5,
         paused="on",
     )
 
     changed = Queue.objects.get()
     assert (changed.name, changed.visibility_timeout, changed.max_deliveries) == ("orders", 5, 3)
+    assert (changed.rate, changed.burst, changed.group_limit) == ("100/s", None, 5)
     assert changed.retention is not None
     assert changed.retention.days == 7
     assert changed.paused
@@ -135,6 +142,28 @@ def test_a_queues_page_shows_the_partitions_and_when_something_was_removed(
     assert f"{AHEAD + 1} of 1d each" in text
     assert f"{removed:%Y-%m-%d %H:%M:%S}" in text
     assert "Partitions by time" not in plain
+
+
+def test_a_queues_page_lists_the_groups_with_their_own_limits(
+    operator: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pk = Queue.objects.get().pk
+    before = page(operator, "queue", "overview", pk)
+    orders.group("customer 12").limit(50)
+    orders.group("customer 13").pause()
+
+    text = page(operator, "queue", "overview", pk)
+    monkeypatch.setattr(queue_page, "MOST_OWN_LIMITS", 1)
+    cut = page(operator, "queue", "overview", pk)
+
+    assert "There are more such groups" in cut
+    assert "There are more such groups" not in text
+    assert "Groups with their own limits" not in before
+    rows = re.findall(r"<code>(customer \d+)</code>(.*?)</th><td>(.*?)</td>", text)
+    assert rows == [
+        ("customer 12", "", "50"),
+        ("customer 13", ' <span class="chip warning">paused</span>', "\N{EN DASH}"),
+    ]
 
 
 def test_deleting_says_what_goes_and_drops_it(operator: Client, orders: BoundQueue) -> None:

@@ -128,6 +128,8 @@ def test_messages_and_outcomes_can_be_subscribed_to(server, actor):
             "CREATE TABLE pgqueue_queue (id integer PRIMARY KEY, name text, "
             "visibility_timeout integer, max_deliveries integer, retention interval, "
             "partition_interval interval, unique_window interval, age_limit interval, "
+            '"limit" integer, rate text, burst integer, group_limit integer, group_rate text, '
+            "group_burst integer, has_slots boolean, "
             "unlogged boolean, paused boolean, notify boolean, created_at timestamptz, "
             "dead_letter_queue_id integer)"
         )

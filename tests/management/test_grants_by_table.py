@@ -10,7 +10,7 @@ from django.db import DatabaseError, IntegrityError, transaction
 from django_pgqueue import ddl, queue
 from django_pgqueue.ddl.grants import KINDS
 from django_pgqueue.errors import UntrustedSource
-from django_pgqueue.models import Attempt, BulkAction, Message, Queue, Schedule
+from django_pgqueue.models import Attempt, BulkAction, GroupSetting, Message, Queue, Schedule
 from django_pgqueue.models.bulk import Kind
 from django_pgqueue.sqlstates import sqlstate
 from tests.conftest import run_sql
@@ -37,6 +37,7 @@ pgqueue_waiting         I/I         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIU
 pgqueue_recheck         I/I         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
 pgqueue_lease           -/-         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
 pgqueue_group           -/-         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
+pgqueue_group_setting   -/-         S/S         SIUD/SI     S/S         S/S
 pgqueue_claim           SIUD/SIUD   SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
 pgqueue_unlogged        S/S         SI/SI       SI/SI       S/S         SI/SI
 pgqueue_process         -/-         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
@@ -70,6 +71,7 @@ def one_of_each(queues: None) -> None:
         pk = queue(name).send("waits")
         Attempt.objects.create(queue=found, message_id=pk, attempt=1)
         Schedule.objects.create(name=name, queue=found, interval=dt.timedelta(days=1))
+        GroupSetting.objects.create(queue=found, group_key="g", limit=5)
         BulkAction.objects.begin(found, Kind.PURGE, [pk], {})
 
 

@@ -174,6 +174,7 @@ def test_a_consumer_can_do_nothing_else(role, queues):
 
     with acting(role):
         assert refused(change_settings)
+        assert refused(queue("orders").group("customer 12").pause)
         assert refused(lambda: Message.objects.bind("order.#", "mails"))
         assert refused(lambda: queue("mails").peek())
         assert refused(lambda: Message.objects.drop_queue("orders"))
@@ -195,6 +196,8 @@ def test_an_operator_redrives_replays_purges_and_changes_settings(role, queues):
         assert len(queue("orders").peek(qty=10)) == 3
         assert queue("orders").purge() == 3
         change_settings()
+        queue("mails").group("customer 12").pause()
+        queue("mails").group("customer 12").resume()
         Message.objects.bind("mail.#", "mails")
         Message.objects.unbind("mail.#", "mails")
         assert queue("orders").metrics().archived == 1

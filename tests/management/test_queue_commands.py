@@ -180,7 +180,8 @@ def test_a_queue_is_made_with_every_setting(db):
         "orders",
         *("--visibility-timeout", "60", "--max-deliveries", "5", "--dead-letter-queue", "dead"),
         *("--retention", "30d", "--partition-interval", "1d", "--unique-window", "10m"),
-        *("--age-limit", "2h", "--unlogged", "--no-notify"),
+        *("--age-limit", "2h", "--unlogged", "--no-notify", "--limit", "20", "--rate", "100/s"),
+        *("--burst", "10", "--group-rate", "30/m", "--group-burst", "3"),
     )
 
     queue = Queue.objects.get(name="orders")
@@ -189,6 +190,8 @@ def test_a_queue_is_made_with_every_setting(db):
     assert (queue.retention, queue.partition_interval) == (dt.timedelta(30), dt.timedelta(1))
     assert queue.unique_window == dt.timedelta(minutes=10)
     assert queue.age_limit == dt.timedelta(hours=2)
+    assert (queue.limit, queue.rate, queue.burst, queue.group_limit) == (20, "100/s", 10, None)
+    assert (queue.group_rate, queue.group_burst) == ("30/m", 3)
     assert (queue.unlogged, queue.notify) == (True, False)
     assert (made["created"], made["dead_letter_queue"], made["retention"]) == (True, "dead", 2592e3)
 
@@ -217,6 +220,8 @@ def test_an_existing_queue_stays_and_the_differing_settings_are_named(orders):
         (["mails", "--visibility-timeout", "0"], "'0' is not a whole number of seconds"),
         (["mails", "--visibility-timeout", "1.5"], "write 30 or 30s, 10m, 2h"),
         (["mails", "--retention", "soon"], "'soon' is not a duration: write 30"),
+        (["mails", "--rate", "often"], "rate must be a number of messages in a second, minute"),
+        (["mails", "--burst", "5"], "burst needs a rate"),
         (["orders", "--unlogged"], "exists with unlogged=False, not True"),
     ],
 )

@@ -22,6 +22,7 @@ def dump(committed: None, tmp_path: Path) -> Path:
     Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue="dead", max_deliveries=9)
     Message.objects.create_queue("fast", unlogged=True)
+    queue("fast").group("customer-9").limit(5)
     Message.objects.create_queue("clicks", partition_interval=dt.timedelta(days=1))
     Message.objects.bind("order.#", "orders")
     for name in ("orders", "fast", "clicks"):
@@ -73,7 +74,7 @@ def test_messages_are_as_they_were_sent(dump, name):
     assert len(bodies) == 23
 
 
-def test_queues_and_bindings_are_as_they_were(dump):
+def test_queues_bindings_and_limits_of_groups_are_as_they_were(dump):
     empty()
 
     load(dump)
@@ -82,6 +83,9 @@ def test_queues_and_bindings_are_as_they_were(dump):
     assert orders.max_deliveries == 9
     assert orders.dead_letter_queue == Queue.objects.get(name="dead")
     assert Message.objects.test_routing("order.paid") == {"orders": ["order.#"]}
+    own = queue("fast").group("customer-9").settings()
+    assert own is not None
+    assert own.limit == 5
 
 
 def test_new_messages_get_new_ids(dump):

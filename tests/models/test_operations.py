@@ -33,7 +33,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 NO_TWIN = {
     BoundQueue: {
         *("attempts", "create", "drop", "maintain", "purge", "redrive", "repartition", "replay"),
-        *("drained", "next_due", "settle"),
+        *("drained", "group", "next_due", "settle", "why"),
     },
     MessageManager: {
         *("create_queue", "drop_queue", "list_queues", "maintain_all", "metrics_all", "purge"),

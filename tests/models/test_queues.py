@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
+from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from django_pgqueue.errors import (
@@ -57,6 +58,16 @@ def relations() -> list[str]:
     ]
 
 
+#: Limits that go together.
+LIMITS = {"limit": 20, "rate": "100/s", "burst": 10, "group_limit": 5, "group_rate": "30/m"}
+
+CONTRADICTIONS = [
+    {"burst": 10},
+    {"group_burst": 10},
+    {"group_burst": 10, "group_rate": "1/s", "group_limit": 5},
+]
+
+
 # create_queue
 
 
@@ -68,6 +79,7 @@ def test_a_new_queue_has_the_defaults(db):
     assert (queue.max_deliveries, queue.dead_letter_queue, queue.retention) == (20, None, None)
     assert (queue.unlogged, queue.partition_interval, queue.paused) == (False, None, False)
     assert queue.unique_window is None
+    assert [getattr(queue, name) for name in LIMITS] == [None] * 5
     assert queue.created_at is not None
 
 
@@ -83,6 +95,7 @@ def test_a_new_queue_takes_every_option(db):
         max_deliveries=3,
         dead_letter_queue="dead",
         unique_window=60.5,
+        **LIMITS,
         notify=False,
     )
 
@@ -92,6 +105,7 @@ def test_a_new_queue_takes_every_option(db):
     assert (queue.visibility_timeout, queue.max_deliveries) == (5, 3)
     assert (queue.dead_letter_queue, queue.notify) == (dead, False)
     assert queue.unique_window == dt.timedelta(seconds=60.5)
+    assert {name: getattr(queue, name) for name in LIMITS} == LIMITS
 
 
 def test_creating_a_queue_again_finds_it_whatever_the_case_and_changes_nothing(db):
@@ -230,6 +244,14 @@ def test_a_bad_name_is_refused_before_anything_is_asked_of_the_database(
         {"partition_interval": True},
         {"unique_window": dt.timedelta(0)},
         {"dead_letter_queue": "bad name"},
+        {"limit": 0},
+        {"limit": 10_001},
+        {"group_limit": "5"},
+        {"rate": 100},
+        {"rate": "0/s"},
+        {"rate": "100/w"},
+        {"group_rate": "1.5/s"},
+        *CONTRADICTIONS,
     ],
     ids=str,
 )
@@ -241,6 +263,20 @@ def test_a_bad_option_is_refused_and_no_queue_made(db, options):
 
     assert relations() == before
     assert not Queue.objects.exists()
+
+
+@pytest.mark.parametrize("limits", CONTRADICTIONS, ids=str)
+def test_limits_that_contradict_each_other_are_not_saved(db, limits):
+    queue = Message.objects.create_queue("orders")
+    for name, value in limits.items():
+        setattr(queue, name, value)
+
+    for refused in (queue.full_clean, queue.save):
+        with pytest.raises((InvalidArgument, ValidationError), match="burst"):
+            refused()
+
+    queue.refresh_from_db()
+    assert (queue.burst, queue.group_burst) == (None, None)
 
 
 def test_an_unknown_dead_letter_queue_is_not_found(db):

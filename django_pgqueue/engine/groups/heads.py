@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from django_pgqueue import arguments
 from django_pgqueue.engine.open_queue import OpenQueue
 
-__all__ = ["promote", "set_back"]
+__all__ = ["promote", "recheck", "set_back"]
 
 #: One statement processes at most this many rechecks, or sets back this many messages.
 BATCH = 1000
@@ -33,3 +36,8 @@ def set_back(queue: OpenQueue) -> bool:
     """Make followers with an expired lease wait behind their head again. Returns whether there were
     any."""
     return bool(queue.run("groups/set_back", {"batch": BATCH}))
+
+
+def recheck(queue: OpenQueue, ids: Sequence[int]) -> None:
+    """Have the next read look at the groups of messages that have been put off."""
+    queue.run("groups/recheck", {"ids": arguments.array(ids)})

@@ -12,6 +12,9 @@ WITH mode AS MATERIALIZED (
                     hashtextextended('pgqueue.promote', {queue_id})) IS NULL
            END AS exclusive
 ),
+slotted AS MATERIALIZED (
+    SELECT has_slots FROM pgqueue_queue WHERE id = {queue_id}
+),
 marks AS MATERIALIZED (
     SELECT ctid, id, group_key FROM pgqueue_recheck
     WHERE queue_id = {queue_id} AND id > (SELECT %(rechecked)s::bigint)
@@ -19,8 +22,18 @@ marks AS MATERIALIZED (
     LIMIT (SELECT CASE WHEN exclusive THEN %(batch)s ELSE %(batch)s / 10 END FROM mode)
     FOR UPDATE SKIP LOCKED
 ),
+-- Of a queue with limits: ddl/slots.sql. A group without a slot has no other lock than this one.
+filled AS MATERIALIZED (
+    SELECT group_key FROM (
+        SELECT group_key, min(place) AS place FROM (
+            SELECT group_key, row_number() OVER () AS place FROM marks) m
+        WHERE (SELECT has_slots FROM slotted)
+        GROUP BY group_key ORDER BY place LIMIT %(groups)s) a
+    WHERE CASE WHEN pg_try_advisory_xact_lock(hashtextextended(group_key, {queue_id}))
+               THEN pgqueue_fill_slots({queue_id}, group_key, true) ELSE false END
+),
 asked AS MATERIALIZED (
-    SELECT DISTINCT group_key FROM marks
+    SELECT DISTINCT group_key FROM marks WHERE NOT (SELECT has_slots FROM slotted)
 ),
 -- Groups with a row. While the row is locked, its head does not change. The next read processes
 -- rows that changed after this statement began.
@@ -91,7 +104,7 @@ readable AS (
 not_yet AS (
     INSERT INTO pgqueue_deferred (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
                             attempts, priority, state, group_key)
-    SELECT id, coalesce(vt, statement_timestamp()), enqueued_at, first_read_at, last_read_at,
+    SELECT id, greatest(vt, statement_timestamp()), enqueued_at, first_read_at, last_read_at,
            queue_id, read_ct, attempts, priority,
            CASE read_ct WHEN 0 THEN 'SCHEDULED' ELSE 'RETRYABLE' END, group_key
     FROM moved
@@ -100,6 +113,7 @@ not_yet AS (
 settled AS MATERIALIZED (
     SELECT group_key FROM moved
     UNION ALL SELECT group_key FROM looked_at
+    UNION ALL SELECT group_key FROM filled
     UNION ALL SELECT group_key FROM unknown WHERE place IS NULL
 ),
 done AS (

@@ -1,7 +1,7 @@
 -- Lease followers: messages that wait behind heads which this reader has just leased, group by
 -- group or in rounds. Stops in each group at the first message that cannot be leased: one that is
 -- delayed, has no deliveries left, or is locked by another transaction. A group with a follower in
--- flight from an earlier batch is skipped. The heads are fenced and locked, so no other process
+-- flight from an earlier batch is skipped. In a queue with limits, followers stay behind. The heads are fenced and locked, so no other process
 -- changes the order behind them. A follower has the last_read_at of its head, so that its receipt
 -- becomes invalid when the head is delivered again (settle/fence.sql). Groups are looked up one by
 -- one (P5), and updated by an upsert that never inserts, so that both use the index on their key.
@@ -12,6 +12,8 @@ WITH head AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT d.group_key, d.last_read_at FROM pgqueue_deferred d
         WHERE d.id = h.id AND d.queue_id + 0 = {queue_id} AND d.read_ct = h.read_ct
+          AND NOT (SELECT has_slots OR "limit" IS NOT NULL OR rate IS NOT NULL
+                   FROM pgqueue_queue WHERE id = {queue_id})
           AND d.last_read_at = timestamptz 'epoch' + h.read_at::float8 * interval '1 microsecond'
         FOR UPDATE SKIP LOCKED) d
     CROSS JOIN LATERAL (
@@ -64,7 +66,7 @@ noted AS (
     SELECT {queue_id}, h.group_key, h.head, h.priority, h.head, array_agg(l.id)
     FROM head h JOIN leased l ON l.group_key = h.group_key
     GROUP BY h.group_key, h.head, h.priority
-    ON CONFLICT (queue_id, group_key) DO UPDATE SET followers = excluded.followers
+    ON CONFLICT (queue_id, group_key, slot) DO UPDATE SET followers = excluded.followers
 )
 SELECT {read/note}, t.id, t.read_ct, (extract(epoch FROM t.last_read_at) * 1000000::numeric)::bigint,
        m.body, m.headers, t.enqueued_at, t.priority, t.group_key, t.attempts,

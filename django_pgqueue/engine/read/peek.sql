@@ -3,9 +3,7 @@
 WITH due AS MATERIALIZED (
     SELECT d.id, d.enqueued_at, d.priority, d.group_key, d.read_ct, d.attempts, d.vt,
            d.first_read_at,
-           d.group_key IS NULL OR d.id = (
-               SELECT g.head FROM pgqueue_group g
-               WHERE g.queue_id = {queue_id} AND g.group_key = d.group_key) AS open
+           d.group_key IS NULL OR NOT {read/blocked} AS open
     FROM pgqueue_deferred d
     WHERE d.queue_id = {queue_id} AND {places/due}
       AND (%(conditional)s::jsonb IS NULL OR EXISTS (

@@ -7,27 +7,25 @@
 -- come before the ready ones, so no ready message was leased (groups/promote.sql). An expired batch
 -- lease is unfolded: its messages become rows of deferred, unless they are leased again. P1, P2,
 -- P6.
-WITH recheck AS MATERIALIZED (
+WITH {admit}recheck AS MATERIALIZED (
     SELECT FROM pgqueue_recheck
     WHERE queue_id = {queue_id} AND (SELECT %(heed)s::boolean) ORDER BY id LIMIT 1
 ),
 due AS MATERIALIZED (
     SELECT d.ctid, d.id, d.read_ct, d.last_read_at,
            d.read_ct >= (SELECT %(max_deliveries)s::integer) AS exhausted,
-           d.group_key IS NOT NULL AND d.id IS DISTINCT FROM (
-               SELECT g.head FROM pgqueue_group g
-               WHERE g.queue_id = {queue_id} AND g.group_key = d.group_key) AS blocked
+           d.group_key IS NOT NULL AND {read/blocked} AS blocked
     FROM pgqueue_deferred d
     WHERE d.queue_id = {queue_id} AND d.vt <= statement_timestamp()
       AND ({any_body} OR (
           SELECT true FROM {message} m
           WHERE m.id = d.id AND m.body @> %(conditional)s::jsonb LIMIT 1))
     ORDER BY d.vt
-    LIMIT (SELECT %(qty)s::bigint)
+    LIMIT (SELECT {most})
     FOR UPDATE OF d SKIP LOCKED
 ),
 capacity AS MATERIALIZED (
-    SELECT (SELECT %(qty)s::bigint) - (SELECT count(*) FROM due) AS left
+    SELECT (SELECT {most}) - (SELECT count(*) FROM due) AS left
 ),
 ended AS MATERIALIZED (
     -- If there is a condition, only leases with at least one message that matches it.
@@ -71,7 +69,7 @@ fresh AS MATERIALIZED (
     WHERE r.queue_id = {queue_id}
       AND ({any_body} OR (
           SELECT true FROM {message} m
-          WHERE m.id = r.id AND m.body @> %(conditional)s::jsonb LIMIT 1))
+          WHERE m.id = r.id AND m.body @> %(conditional)s::jsonb LIMIT 1)){may_start}
     ORDER BY -r.priority, r.turn
     LIMIT CASE WHEN EXISTS (SELECT FROM recheck) THEN 0
                ELSE (SELECT capacity.left FROM capacity) - (SELECT count(*) FROM unfolded WHERE chosen) END
@@ -122,7 +120,7 @@ SELECT {read/note}, t.id, t.read_ct,
        (extract(epoch FROM t.first_read_at) * 1000000::numeric)::bigint, {read/expires_at},
        m.scheduled_at
 FROM taken t {read/bodies}
-WHERE {leases/unflushed}
+WHERE {leases/unflushed}{admitted}{started}
 UNION ALL
 SELECT CASE WHEN blocked THEN 'blocked' ELSE 'exhausted' END, id, read_ct,
        (extract(epoch FROM last_read_at) * 1000000::numeric)::bigint,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django_pgqueue import arguments
@@ -28,9 +28,21 @@ from django_pgqueue.engine.settle.outcomes import (
 )
 from django_pgqueue.engine.settle.settling import delete
 from django_pgqueue.engine.statements import Part
-from django_pgqueue.types import Receipt
+from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.types import Receipt, Wait
 
-__all__ = ["drained", "lease", "next_due", "peek", "pop", "read", "take_in_time", "terms"]
+__all__ = [
+    "drained",
+    "lease",
+    "limit_names",
+    "next_due",
+    "peek",
+    "pop",
+    "read",
+    "take_in_time",
+    "terms",
+    "why",
+]
 
 #: No recheck has a higher id than this.
 NO_RECHECK = 2**63 - 1
@@ -130,17 +142,22 @@ def _take(
     *,
     batched: bool = True,
     alone: bool | None = None,
+    limits: Mapping[str, Any] | None = None,
     **names: Any,
 ) -> Deliveries:
     """Read behind the last message that this process took; if too few are left, from the start.
 
-    ``alone`` says whether the open transaction, if any, is this operation's own.
+    ``alone`` says whether the open transaction, if any, is this operation's own. In that case
+    ``limits`` is what ``_limits`` returned before it.
     """
     qty, taken = params["qty"], Deliveries()
     if alone is None:
         alone = queue.runner.alone
     # No position in the caller's transaction: its rollback may bring back earlier messages.
-    position = _position(queue, params) if queue.runner.alone else None
+    if limits is None:
+        limits = _limits(queue)
+    fast = queue.runner.alone and not (queue.limit or queue.rate or queue.group_rate)
+    position = _position(queue, params) if fast else None
     if position is not None and (bounds := position.bounds()) is not None:
         batched = batched and qty >= BATCH_FROM and not position.grouped
         began, rechecked = time.monotonic(), None
@@ -161,7 +178,7 @@ def _take(
     while qty is None or len(taken) < qty:
         left = None if qty is None else qty - len(taken)
         values = {**params, "qty": left, "heed": heed}
-        text = queue.text("read/read", any_body=any_body, **names)
+        text = queue.text("read/read", any_body=any_body, **limits, **names)
         found = deliveries(queue.runner.run(text, values))
         if position is not None and left is not None:
             position.begin(left, found)
@@ -181,6 +198,44 @@ def _take(
             break
     taken.sort(key=_order)
     return taken
+
+
+def _limits(queue: OpenQueue) -> dict[str, Any]:
+    """Return the values of the placeholders by which read.sql heeds the queue's limits.
+
+    Raises InvalidArgument in the caller's transaction if the queue has a rate.
+    """
+    if not (queue.has_slots or queue.limit or queue.rate or queue.group_rate):
+        return {}
+    if (queue.rate or queue.group_rate) and not queue.runner.may_lease:
+        raise InvalidArgument(
+            f"queue {queue.name!r} has a rate, and a rollback of this transaction would not count "
+            f"its messages: read outside atomic(), without in_transaction=True and locked=True"
+        )
+    return limit_names(
+        whole=bool(queue.limit or queue.rate), slots=queue.has_slots, rate=bool(queue.group_rate)
+    )
+
+
+def limit_names(*, whole: bool, slots: bool, rate: bool) -> dict[str, Any]:
+    """Return the values of read.sql's placeholders for a queue with limits.
+
+    Arguments:
+        whole: whether the queue has a limit or a rate.
+        slots: whether its groups have slots.
+        rate: whether its groups have a rate.
+    """
+    names: dict[str, Any] = {}
+    if whole:
+        names["admit"] = Part("read/admit")
+        names["most"] = "number FROM admit"
+        names["admitted"] = Part("read/admitted")
+    if slots or rate:
+        names["read/blocked"] = Part("read/not_yet")
+    if rate:
+        names["may_start"] = Part("read/may_start")
+        names["started"] = Part("read/started")
+    return names
 
 
 def take_in_time(queue: OpenQueue, taken: Deliveries, found: Sequence[Delivery]) -> int:
@@ -243,9 +298,9 @@ def pop(queue: OpenQueue, qty: int | None = 1) -> Deliveries:
 
     Raises QueueNotFound, InvalidArgument.
     """
-    alone = queue.runner.alone
+    alone, limits = queue.runner.alone, _limits(queue)
     with queue.transaction():
-        taken = _take(queue, terms(queue, None, qty), alone=alone)
+        taken = _take(queue, terms(queue, None, qty), alone=alone, limits=limits)
         delete(queue, [delivery.receipt for delivery in taken])
     # A popped message's read_ct counts only the deliveries before this one.
     taken[:] = [
@@ -253,6 +308,20 @@ def pop(queue: OpenQueue, qty: int | None = 1) -> Deliveries:
         for d in taken
     ]
     return taken
+
+
+def why(queue: OpenQueue, message_id: int) -> Wait | None:
+    """Why a message in the queue is not delivered now. None if it is not in the queue.
+
+    >>> queue("orders").why(7)
+    Wait(reason='group_limit', until=None)
+
+    Raises QueueNotFound, InvalidArgument.
+    """
+    [number] = arguments.ids([message_id])
+    for reason, until in queue.run("read/why", {"id": number}):
+        return Wait(reason, until)
+    return None
 
 
 def next_due(queue: OpenQueue) -> float:

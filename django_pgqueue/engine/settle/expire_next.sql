@@ -13,9 +13,7 @@ WITH due AS MATERIALIZED (
         SELECT FROM {message} m
         WHERE m.id = d.id AND m.enqueued_at = d.enqueued_at AND m.{places/expired} OFFSET 0) m
     WHERE d.read_ct < %(max_deliveries)s
-      AND (d.group_key IS NULL OR d.id = (
-          SELECT g.head FROM pgqueue_group g
-          WHERE g.queue_id = {queue_id} AND g.group_key = d.group_key))
+      AND (d.group_key IS NULL OR NOT {read/blocked})
 ),
 new AS MATERIALIZED (
     SELECT r.place FROM (

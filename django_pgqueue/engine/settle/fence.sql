@@ -5,10 +5,11 @@
       -- A follower's receipt is valid only if its group's head was last delivered by the same read.
       -- P6.
       AND (group_key IS NULL OR (
-          SELECT g.head = pgqueue_deferred.id OR pgqueue_deferred.last_read_at = (
+          SELECT true FROM pgqueue_group g
+          WHERE g.queue_id = {queue_id} AND g.group_key = pgqueue_deferred.group_key AND g.slot = 0
+            AND pgqueue_deferred.id = ANY(g.followers) AND g.head <> pgqueue_deferred.id
+            AND pgqueue_deferred.last_read_at IS DISTINCT FROM (
               SELECT h.last_read_at FROM pgqueue_deferred h
               WHERE h.id = g.head AND h.queue_id + 0 = {queue_id}
               ORDER BY h.id LIMIT 1)
-          FROM pgqueue_group g
-          WHERE g.queue_id = {queue_id} AND g.group_key = pgqueue_deferred.group_key
-          ORDER BY g.queue_id, g.group_key LIMIT 1))
+          LIMIT 1) IS NULL)

@@ -11,6 +11,7 @@ from typing import Any
 
 from django_pgqueue import arguments, ddl
 from django_pgqueue.acks import Ack, Discard, Failure, Nack, Outcome, Reject
+from django_pgqueue.engine.groups.heads import recheck
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.settle.attempts import masked, note
 from django_pgqueue.engine.settle.settling import by_receipts
@@ -85,12 +86,15 @@ def retry(
         return Settled()
     seconds = {r: arguments.duration(d, "delay").total_seconds() for r, d in delays.items()}
     each: dict[str, Mapping[Receipt, Any]] = {"delays": seconds, "errors": _masked(queue, texts)}
-    return _noting(
+    settled = _noting(
         queue,
         failures,
         process_id,
         lambda: by_receipts(queue, "retry", list(delays), {"ran": _count(ran)}, each),
     )
+    if settled and queue.has_slots:
+        recheck(queue, settled)
+    return settled
 
 
 def release(queue: OpenQueue, receipts: Iterable[Receipt]) -> Settled:

@@ -23,6 +23,12 @@ VALUES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "retention": ("TIME", duration),
     "partition_interval": ("TIME", duration),
     "unique_window": ("TIME", duration),
+    "limit": ("N", positive),
+    "rate": ("RATE", str),
+    "burst": ("N", positive),
+    "group_limit": ("N", positive),
+    "group_rate": ("RATE", str),
+    "group_burst": ("N", positive),
     "age_limit": ("TIME", duration),
 }
 SETTINGS = (*VALUES, "unlogged", "notify")

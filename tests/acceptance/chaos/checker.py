@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["State", "Verdict", "check"]
+__all__ = ["State", "Verdict", "check", "starts_above"]
 
 Event = Mapping[str, Any]
 
@@ -114,3 +114,14 @@ def check(events: Iterable[Event], state: State) -> Verdict:
         processes=state.processes,
         messages=len(sent),
     )
+
+
+def starts_above(starts: Sequence[float], rate: float, burst: int) -> float:
+    """By how many starts, at these seconds, the worst window exceeds a rate; 0 if none does."""
+    starts, most = sorted(starts), 0.0
+    # In each window from one start to another: how far the starts are ahead of the rate.
+    for first, began in enumerate(starts):
+        for last in range(first, len(starts)):
+            allowed = rate * (starts[last] - began) + burst
+            most = max(most, last - first + 1 - allowed)
+    return most

@@ -27,8 +27,9 @@ def main(queues_text: str) -> None:
     Order.objects.all().delete()
     for name, options in json.loads(queues_text).items():
         notify = options.pop("notify", True)
+        limits = options.pop("limits", {})
         Message.objects.create_queue(name, **options)
-        Queue.objects.filter(name=name).update(notify=notify)
+        Queue.objects.filter(name=name).update(notify=notify, **limits)
 
 
 if __name__ == "__main__":

@@ -30,15 +30,16 @@ def main(name: str, seed: str, count: str, plan_text: str) -> None:
     for number in range(int(count)):
         op = f"{name}-{number}"
         queue = draw.choice(plan["queues"])
+        group = draw.choice(plan.get("groups", [None]))
         body = {"op": op, **fault(draw, plan, queue)}
         kind = draw.choice(plan.get("sends", ["plain", "transaction"]))
         record("invoke", op=op, queue=queue, kind=kind, body=body)
         try:
             if kind == "plain":
-                Message.objects.send(queue, body)
+                Message.objects.send(queue, body, group=group)
             else:
                 with transaction.atomic():
-                    Message.objects.send(queue, body)
+                    Message.objects.send(queue, body, group=group)
                     if kind == "sleep":
                         time.sleep(draw.uniform(0.05, 1.0))
                     if kind == "rollback":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tests.acceptance.chaos.checker import State, check
+from tests.acceptance.chaos.checker import State, check, starts_above
 
 
 def history(*events: str) -> list[dict[str, Any]]:
@@ -96,3 +96,9 @@ def test_a_lease_that_is_left_is_wrong():
     state = State(effects=Counter(), live={"a": "PROCESSING"})
 
     assert check(history("invoke a", "ok a"), state).leases == ["a"]
+
+
+def test_starts_above_a_rate_are_found_in_the_worst_window():
+    assert starts_above([0, 0, 1, 2, 3], rate=1, burst=2) == 0
+    assert starts_above([0, 9, 9, 9.5], rate=1, burst=2) == 0.5
+    assert starts_above([0, 9, 9, 9.5, 10, 10.5, 11], rate=2, burst=2) == 0

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.chaos.checker import Verdict
+from tests.acceptance.chaos.checker import Verdict, starts_above
 from tests.acceptance.chaos.proxy import Proxy
 from tests.acceptance.chaos.world import LEASE, QUEUES, World
 from tests.working import history
@@ -313,3 +313,56 @@ def test_a_graceful_stop_leaves_no_lease_and_delivers_nothing_twice(world):
     verdict = world.finish()
 
     assert (verdict.duplicated, verdict.redelivered) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"group_limit": 3},
+        {"limit": 1},
+        {"group_rate": "30/s", "group_burst": 2},
+        {"group_limit": 2, "limit": 5},
+        {"rate": "100/s", "burst": 3},
+    ],
+    ids=str,
+)
+def test_limits_hold_while_consumers_are_killed_and_connections_terminated(world, limits):
+    world.queues("lease", "transactional", limits=limits)
+    consumers = [world.consume() for _ in range(3)]
+    most = world.watch_flight()
+    world.produce(
+        400,
+        producers=2,
+        queues=["lease", "transactional"],
+        groups=["a", "b", "c"],
+        sends=["plain", "transaction", "rollback"],
+        faults=["raise", "kill"],
+        fault_rate=0.02,
+    )
+
+    def disturb() -> None:
+        world.pause(0.3, 1.0)
+        if world.draw.random() < 0.5:
+            world.draw.choice(consumers).kill()
+        else:
+            world.terminate_backends(share=0.3)
+        for each in consumers:
+            if not each.alive:
+                each.start()
+
+    world.while_producing(disturb, least=4)
+    verdict = world.finish(killed=True)
+
+    once_in_transactions(verdict, world)
+    for name in ("lease", "transactional"):
+        in_groups = max(most[f"{name} {group}"] for group in "abc")
+        assert in_groups == limits.get("group_limit", in_groups), "at once in a group"
+        assert most[name] == limits.get("limit", most[name]), "at once in the queue"
+    for queue in ("lease", "transactional"):
+        groups = world.starts(queue)
+        if "rate" in limits:
+            groups["all"] = [at for starts in groups.values() for at in starts]
+            assert starts_above(groups["all"], 100, 3) < 0.001
+        elif "group_rate" in limits:
+            for starts in groups.values():
+                assert starts_above(starts, 30, 2) < 0.001

@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -30,6 +31,15 @@ QUEUES = ["lease", "transactional", "batch", "async", "locked"]
 LEASE = 2
 
 
+# A lease that has expired is no longer in flight.
+IN_FLIGHT = """
+SELECT coalesce(q.name || ' ' || d.group_key, q.name), count(*)
+FROM pgqueue_deferred d JOIN pgqueue_queue q ON q.id = d.queue_id
+WHERE d.state = 'PROCESSING' AND d.vt > clock_timestamp()
+GROUP BY q.name, ROLLUP (d.group_key)
+"""
+
+
 class World:
     """A run. Everything random in it derives from its seed."""
 
@@ -46,6 +56,8 @@ class World:
         self.consumers: list[Command] = []
         self._producers: list[subprocess.Popen[bytes]] = []
         self._names: tuple[str, ...] = ()
+        self._ended = threading.Event()
+        self._watcher: threading.Thread | None = None
 
     # Acts
 
@@ -107,6 +119,26 @@ class World:
             for pid in pids:
                 if self.draw.random() < share:
                     connection.execute("SELECT pg_terminate_backend(%s)", [pid])
+
+    def watch_flight(self) -> Counter[str]:
+        """Count the leased messages of each group of a queue, again and again, until the end.
+
+        Returns the most at once, by queue and group, and by queue alone. Each count sees one
+        snapshot, so it is exact.
+        """
+        most: Counter[str] = Counter()
+
+        def watch() -> None:
+            while not self._ended.is_set():
+                with contextlib.suppress(psycopg.Error), self.connect() as connection:
+                    while not self._ended.is_set():
+                        for name, count in connection.execute(IN_FLIGHT).fetchall():
+                            most[name] = max(most[name], count)
+                        time.sleep(0.002)
+
+        self._watcher = threading.Thread(target=watch)
+        self._watcher.start()
+        return most
 
     # The end
 
@@ -235,7 +267,24 @@ class World:
             return False
         return row == (0,)
 
+    def starts(self, queue: str) -> dict[str, list[float]]:
+        """When the last delivery of each archived message started, in seconds, by group."""
+        found: dict[str, list[float]] = {}
+        with self.connect() as connection:
+            rows = connection.execute(
+                "SELECT m.group_key, extract(epoch FROM a.last_read_at)::float"
+                " FROM pgqueue_archive a JOIN pgqueue_message m USING (id)"
+                " JOIN pgqueue_queue q ON q.id = a.queue_id WHERE q.name = %s",
+                [queue],
+            )
+            for group, at in rows:
+                found.setdefault(group, []).append(at)
+        return found
+
     def close(self) -> None:
+        self._ended.set()
+        if self._watcher is not None:
+            self._watcher.join()
         for producer in self._producers:
             producer.kill()
             producer.wait()

@@ -1,0 +1,748 @@
+-- Limits and rates: of groups, of single groups, and of a whole queue.
+--
+-- A group has slots: rows of pgqueue_group, each with one message, its head. The other messages of
+-- the group wait in pgqueue_waiting. With a limit, the end of a head frees its slot; with only a
+-- rate, the start of the head does. With a rate, the next head of a slot may not start before the
+-- slot's free_at. A FIFO group is a group with one slot and no rate.
+--
+-- groups.sql serves queues that never had a limit or a rate for groups. In the others
+-- (pgqueue_queue.has_slots), pgqueue_fill_slots does all of that.
+--
+-- The slots of a whole queue are rows of pgqueue_group with the key '', which no message can have.
+
+-- Returns the time from one start to the next at a rate such as '30/m', rounded up to microseconds.
+CREATE FUNCTION {schema}.pgqueue_spacing(rate text, slots integer) RETURNS interval
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT ceil(slots * 1000000::float8 * CASE right(rate, 1) WHEN 's' THEN 1 WHEN 'm' THEN 60
+                                  WHEN 'h' THEN 3600 ELSE 86400 END
+                / split_part(rate, '/', 1)::float8) * interval '1 microsecond'
+$$;
+
+-- Returns the rule of a group, from its own settings or else from its queue's.
+--
+-- slots     how many slots it has
+-- spacing   the time from one start in a slot to the next; NULL without a rate
+-- by_start  whether the start of a head frees its slot, instead of its end
+-- is_fifo   whether messages start in order, so that a delayed head delays those behind it
+CREATE FUNCTION {schema}.pgqueue_group_rule(
+    queue integer, key text, OUT slots integer, OUT spacing interval, OUT by_start boolean,
+    OUT is_fifo boolean, OUT paused boolean
+) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    rate text;
+    burst integer;
+BEGIN
+    SELECT coalesce(s."limit", q.group_limit),
+           CASE WHEN q.group_rate IS NOT NULL THEN coalesce(s.rate, q.group_rate) END,
+           CASE WHEN s.rate IS NULL THEN q.group_burst ELSE s.burst END,
+           coalesce(s.paused, false)
+    INTO slots, rate, burst, paused
+    FROM {schema}.pgqueue_queue q
+    LEFT JOIN {schema}.pgqueue_group_setting s ON s.queue_id = q.id AND s.group_key = key
+    WHERE q.id = queue;
+    by_start := slots IS NULL AND rate IS NOT NULL;
+    is_fifo := rate IS NULL AND coalesce(slots, 1) = 1;
+    slots := coalesce(slots, CASE WHEN rate IS NOT NULL THEN burst END, 1);
+    spacing := {schema}.pgqueue_spacing(rate, slots);
+END
+$$;
+
+-- Puts the heads of a group that have not started back to waiting. Empties their slots.
+CREATE FUNCTION {schema}.pgqueue_empty_slots(queue integer, key text, spacing interval)
+RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+BEGIN
+    WITH slot AS MATERIALIZED (
+        SELECT g.ctid AS place, g.head, g.turn, g.priority, g.free_at FROM {schema}.pgqueue_group g
+        WHERE g.queue_id = queue AND g.group_key = key
+    ),
+    unread AS (
+        DELETE FROM {schema}.pgqueue_ready WHERE ctid = ANY(ARRAY(
+            SELECT r.ctid FROM slot s CROSS JOIN LATERAL (
+                SELECT r.ctid FROM {schema}.pgqueue_ready r
+                WHERE r.queue_id = queue AND -r.priority = -s.priority AND r.turn = s.turn
+                  AND r.id = s.head
+                FOR UPDATE SKIP LOCKED) r))
+        RETURNING id, enqueued_at, priority
+    ),
+    put_off AS (
+        DELETE FROM {schema}.pgqueue_deferred WHERE ctid = ANY(ARRAY(
+            SELECT d.ctid FROM slot s CROSS JOIN LATERAL (
+                SELECT d.ctid FROM {schema}.pgqueue_deferred d
+                WHERE d.id = s.head AND d.queue_id + 0 = queue AND d.state <> 'PROCESSING'
+                FOR UPDATE SKIP LOCKED) d))
+        RETURNING *
+    ),
+    back AS (
+        INSERT INTO {schema}.pgqueue_waiting
+            (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct, attempts,
+             priority, group_key, error)
+        SELECT id, NULL, enqueued_at, NULL, NULL, queue, 0, 0, priority, key, NULL FROM unread
+        UNION ALL
+        SELECT id, nullif(vt, (SELECT s.free_at FROM slot s WHERE s.head = id)), enqueued_at,
+               first_read_at, last_read_at, queue, read_ct, attempts, priority, key, error
+        FROM put_off
+        RETURNING id
+    )
+    UPDATE {schema}.pgqueue_group g
+    SET head = NULL, free_at = least(s.free_at, statement_timestamp() + spacing)
+    FROM slot s JOIN back b ON b.id = s.head
+    WHERE g.ctid = s.place;
+END
+$$;
+
+-- Brings the slots of a group up to date: fills the free ones with the oldest waiting messages.
+-- If there are too many heads, as after a lower limit or a pause, puts those that have not started
+-- back to waiting. Never waits for a lock. Returns false if it must be called again, since another
+-- transaction has locked the group or a message.
+--
+-- opening: whether the caller holds the lock that groups without slots need (groups/promote.sql)
+CREATE FUNCTION {schema}.pgqueue_fill_slots(queue integer, key text, opening boolean)
+RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    lock smallint;
+    rule record;
+    numbers smallint[];  -- of all slots
+    held smallint[];     -- of slots whose head is still in deferred, and that this session locked
+    unsure smallint[];   -- of those that are still to be locked
+    free smallint[];     -- of the free ones, the last to be free first
+    next_ats timestamptz[];
+    taken integer;       -- the number of the others
+    late boolean;        -- whether heads must wait again, by a changed rule
+    unread boolean;      -- whether a head has not started
+    orphaned boolean;    -- whether a head has ended before its followers
+    room integer;
+    ahead integer := 0;
+    filled integer;
+    put_off integer;
+BEGIN
+    -- The slot with the lowest number is the group's lock.
+    SELECT slot INTO lock FROM {schema}.pgqueue_group WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM {schema}.pgqueue_group WHERE queue_id = queue AND group_key = key
+        ORDER BY slot LIMIT 1))
+    FOR UPDATE SKIP LOCKED;
+    IF lock IS NULL AND NOT opening THEN
+        RETURN false;
+    END IF;
+    PERFORM FROM {schema}.pgqueue_group
+    WHERE queue_id = queue AND group_key = key AND slot < coalesce(lock, 32767)
+    ORDER BY slot LIMIT 1;
+    IF FOUND THEN
+        RETURN false;
+    END IF;
+
+    rule := {schema}.pgqueue_group_rule(queue, key);
+    LOOP
+        -- A slot is free if its head has ended; if it has started, and that frees the slot; or if
+        -- it was put off, unless the group is FIFO.
+        WITH slot AS (
+            SELECT g.slot, g.free_at, d.state, d.vt, f.id AS follower, r.found AS ready,
+                   CASE WHEN rule.spacing IS NOT NULL THEN least(
+                       CASE WHEN d.state = 'PROCESSING' AND rule.by_start
+                            THEN greatest(g.free_at, d.last_read_at + rule.spacing)
+                            ELSE g.free_at END,
+                       statement_timestamp() + rule.spacing) END AS next_at
+            FROM {schema}.pgqueue_group g
+            LEFT JOIN LATERAL (
+                SELECT d.state, d.vt, d.last_read_at FROM {schema}.pgqueue_deferred d
+                WHERE d.id = g.head AND d.queue_id + 0 = queue LIMIT 1) d ON true
+            LEFT JOIN LATERAL (
+                SELECT true AS found FROM {schema}.pgqueue_ready r
+                WHERE r.queue_id = queue AND -r.priority = -g.priority AND r.turn = g.turn
+                  AND r.id = g.head LIMIT 1) r ON true
+            LEFT JOIN LATERAL (
+                SELECT f.id FROM {schema}.pgqueue_deferred f
+                WHERE f.id = ANY(g.followers) AND f.id <> g.head AND f.queue_id + 0 = queue
+                ORDER BY f.id LIMIT 1) f ON true
+            WHERE g.queue_id = queue AND g.group_key = key
+        ),
+        known AS (
+            SELECT *, follower IS NULL AND ready IS NULL AND (
+                       state IS NULL
+                       OR state = 'PROCESSING' AND rule.by_start
+                       OR state <> 'PROCESSING' AND NOT rule.is_fifo
+                          AND vt > statement_timestamp() AND vt IS DISTINCT FROM free_at) AS may_be_free
+            FROM slot
+        ),
+        sure AS (
+            -- A read may be taking a head that is still in deferred. It has locked the slot then.
+            SELECT *, may_be_free AND (state IS NULL OR (slot = ANY(held)) IS TRUE) AS is_free
+            FROM known
+        )
+        SELECT coalesce(array_agg(slot), '{}'),
+               array_agg(slot ORDER BY next_at DESC NULLS LAST, slot) FILTER (WHERE is_free),
+               array_agg(next_at ORDER BY next_at DESC NULLS LAST, slot) FILTER (WHERE is_free),
+               count(*) FILTER (WHERE NOT is_free),
+               coalesce(bool_or(state <> 'PROCESSING' AND vt = free_at
+                                AND next_at IS DISTINCT FROM free_at), false),
+               coalesce(bool_or(NOT is_free AND (ready OR state <> 'PROCESSING')), false),
+               coalesce(bool_or(state IS NULL AND ready IS NULL AND follower IS NOT NULL), false),
+               array_agg(slot) FILTER (WHERE may_be_free AND NOT is_free)
+        INTO numbers, free, next_ats, taken, late, unread, orphaned, unsure
+        FROM sure;
+
+        IF held IS NULL AND unsure IS NOT NULL THEN
+            held := ARRAY(
+                SELECT slot FROM {schema}.pgqueue_group
+                WHERE queue_id = queue AND group_key = key AND slot = ANY(unsure)
+                FOR UPDATE SKIP LOCKED);
+            CONTINUE;
+        END IF;
+
+        IF orphaned THEN  -- left from when the group was FIFO
+            UPDATE {schema}.pgqueue_group g SET head = (
+                SELECT f.id FROM {schema}.pgqueue_deferred f
+                WHERE f.id = ANY(g.followers) AND f.queue_id + 0 = queue ORDER BY f.id LIMIT 1)
+            WHERE g.queue_id = queue AND g.group_key = key AND g.followers IS NOT NULL;
+        END IF;
+
+        room := greatest(rule.slots - taken, 0);
+        late := late OR unread AND taken > CASE WHEN rule.paused THEN 0 ELSE rule.slots END;
+        IF late AND ahead = 0 THEN
+            PERFORM {schema}.pgqueue_empty_slots(queue, key, rule.spacing);
+            ahead := 1;
+            CONTINUE;
+        END IF;
+
+        WITH kept AS MATERIALIZED (
+            -- Of too many free slots, the last to be free stay, so that the rate is not exceeded.
+            SELECT e.slot, e.next_at FROM unnest(free[:room], next_ats[:room]) AS e (slot, next_at)
+        ),
+        slot AS MATERIALIZED (
+            SELECT s.slot, s.next_at,
+                   row_number() OVER (ORDER BY s.next_at NULLS FIRST, s.slot) AS number
+            FROM (
+                SELECT * FROM kept
+                UNION ALL
+                (SELECT n, NULL FROM generate_series(0, rule.slots + cardinality(numbers)) AS n
+                 WHERE n <> ALL(numbers)
+                 LIMIT room - coalesce(cardinality(free[:room]), 0))) s
+            WHERE NOT rule.paused
+        ),
+        next AS MATERIALIZED (
+            SELECT w.spot, w.is_put_off,
+                   row_number() OVER (PARTITION BY w.is_put_off ORDER BY w.id) AS number
+            FROM (
+                SELECT ctid AS spot, id,
+                       NOT rule.is_fifo AND coalesce(vt > statement_timestamp(), false) AS is_put_off
+                FROM {schema}.pgqueue_waiting
+                WHERE queue_id = queue AND group_key = key
+                ORDER BY id
+                LIMIT CASE WHEN EXISTS (SELECT FROM slot) THEN room + ahead ELSE 0 END
+                FOR UPDATE SKIP LOCKED) w
+            -- A FIFO group waits for its first message, even if that is locked.
+            WHERE NOT rule.is_fifo OR w.id = (
+                SELECT f.id FROM {schema}.pgqueue_waiting f
+                WHERE f.queue_id = queue AND f.group_key = key ORDER BY f.id LIMIT 1)
+        ),
+        moved AS (
+            DELETE FROM {schema}.pgqueue_waiting w USING (
+                SELECT n.spot, n.is_put_off, s.slot, s.next_at
+                FROM next n LEFT JOIN slot s ON s.number = n.number AND NOT n.is_put_off
+            ) n
+            WHERE w.ctid = n.spot AND (n.is_put_off OR n.slot IS NOT NULL)
+            RETURNING w.*, n.slot, n.next_at,
+                      greatest(w.vt, n.next_at, statement_timestamp()) AS due_at,
+                      nextval('{schema}.pgqueue_message_id_seq') AS turn
+        ),
+        readable AS (
+            INSERT INTO {schema}.pgqueue_ready
+                (id, turn, enqueued_at, queue_id, priority, group_key)
+            SELECT id, turn, enqueued_at, queue_id, priority, group_key FROM moved
+            WHERE read_ct = 0 AND due_at <= statement_timestamp()
+        ),
+        not_yet AS (
+            INSERT INTO {schema}.pgqueue_deferred
+                (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct, attempts,
+                 priority, state, group_key, error)
+            SELECT id, due_at, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
+                   attempts, priority,
+                   CASE read_ct WHEN 0 THEN 'SCHEDULED' ELSE 'RETRYABLE' END, group_key, error
+            FROM moved
+            WHERE read_ct > 0 OR due_at > statement_timestamp()
+        ),
+        headed AS (
+            INSERT INTO {schema}.pgqueue_group AS g
+                (queue_id, group_key, slot, head, turn, priority, free_at)
+            SELECT queue_id, group_key, slot, id, turn, priority, next_at FROM moved
+            WHERE slot IS NOT NULL
+            ON CONFLICT (queue_id, group_key, slot) DO UPDATE
+            SET head = excluded.head, turn = excluded.turn, priority = excluded.priority,
+                followers = NULL, free_at = excluded.free_at
+        ),
+        emptied AS (
+            UPDATE {schema}.pgqueue_group g SET head = NULL, followers = NULL, free_at = k.next_at
+            FROM kept k
+            WHERE g.queue_id = queue AND g.group_key = key AND g.slot = k.slot
+              AND k.next_at > statement_timestamp()
+              AND NOT EXISTS (SELECT FROM moved m WHERE m.slot = k.slot)
+        ),
+        removed AS (
+            DELETE FROM {schema}.pgqueue_group g
+            WHERE g.queue_id = queue AND g.group_key = key AND g.slot = ANY(free)
+              AND NOT EXISTS (SELECT FROM moved m WHERE m.slot = g.slot)
+              AND NOT EXISTS (
+                  SELECT FROM kept k WHERE k.slot = g.slot AND k.next_at > statement_timestamp())
+        )
+        SELECT count(*) FILTER (WHERE slot IS NOT NULL), count(*) FILTER (WHERE slot IS NULL)
+        INTO filled, put_off
+        FROM moved;
+
+        IF filled > 0 THEN
+            PERFORM {schema}.pgqueue_wake(queue);
+        END IF;
+        EXIT WHEN put_off = 0;
+        ahead := 2 * (ahead + put_off);
+    END LOOP;
+
+    IF rule.paused OR taken > rule.slots THEN
+        -- Messages in flight keep their slots, but do not start in them again: set_back.sql puts
+        -- them back once they are due.
+        UPDATE {schema}.pgqueue_group SET free_at = 'infinity'
+        WHERE queue_id = queue AND group_key = key AND head IS NOT NULL
+          AND free_at IS DISTINCT FROM 'infinity';
+    END IF;
+    IF late OR unsure IS NOT NULL OR filled = room OR rule.paused THEN
+        RETURN NOT late AND unsure IS NULL;
+    END IF;
+    PERFORM FROM {schema}.pgqueue_waiting WHERE queue_id = queue AND group_key = key
+    ORDER BY id LIMIT 1;
+    RETURN NOT FOUND;
+END
+$$;
+
+-- Fills slots whose heads left ready or deferred. Called by the trigger (groups.sql). One statement
+-- does so for all groups that have a limit above one and no rate; pgqueue_fill_slots does the rest. A
+-- group that another transaction has locked gets a recheck.
+CREATE FUNCTION {schema}.pgqueue_slots_freed(
+    from_ready boolean, ids bigint[], queue_ids integer[], groups text[]
+) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    blind boolean := current_setting('transaction_isolation') <> 'read committed';
+    numbers smallint[];
+    locked_queues integer[];
+    locked_groups text[];
+    locks smallint[];
+    done_queues integer[];
+    done_groups text[];
+    freed record;
+BEGIN
+    -- Excludes heads that a read is moving from ready to deferred.
+    SELECT array_agg(m.queue_id), array_agg(m.group_key), array_agg(g.slot)
+    INTO queue_ids, groups, numbers
+    FROM unnest(ids, queue_ids, groups) AS m (id, queue_id, group_key) CROSS JOIN LATERAL (
+        SELECT g.slot FROM {schema}.pgqueue_group g
+        WHERE g.queue_id = m.queue_id AND g.group_key = m.group_key AND g.head = m.id LIMIT 1) g
+    WHERE NOT from_ready OR (
+        SELECT true FROM {schema}.pgqueue_deferred d
+        WHERE d.id = m.id AND d.queue_id + 0 = m.queue_id AND d.state = 'PROCESSING'
+        LIMIT 1) IS NULL;
+    IF queue_ids IS NULL THEN
+        RETURN;
+    END IF;
+
+    SELECT array_agg(k.queue_id), array_agg(k.group_key), array_agg(l.slot)
+    INTO locked_queues, locked_groups, locks
+    FROM (SELECT DISTINCT * FROM unnest(queue_ids, groups) AS k (queue_id, group_key)) k
+    CROSS JOIN LATERAL (
+        SELECT slot FROM {schema}.pgqueue_group WHERE ctid = ANY(ARRAY(
+            SELECT ctid FROM {schema}.pgqueue_group g
+            WHERE g.queue_id = k.queue_id AND g.group_key = k.group_key ORDER BY g.slot LIMIT 1))
+        FOR UPDATE SKIP LOCKED) l
+    WHERE NOT blind;
+
+    WITH usual AS MATERIALIZED (
+        SELECT l.queue_id, l.group_key
+        FROM unnest(locked_queues, locked_groups, locks) AS l (queue_id, group_key, lock)
+        JOIN {schema}.pgqueue_queue q ON q.id = l.queue_id AND q.group_rate IS NULL
+        LEFT JOIN {schema}.pgqueue_group_setting s
+            ON s.queue_id = l.queue_id AND s.group_key = l.group_key
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS slots, min(g.slot) AS first, count(g.followers) AS followed
+            FROM {schema}.pgqueue_group g
+            WHERE g.queue_id = l.queue_id AND g.group_key = l.group_key) g
+        WHERE s.paused IS NOT TRUE AND coalesce(s."limit", q.group_limit) >= greatest(g.slots, 2)
+          AND g.first = l.lock AND g.followed = 0
+    ),
+    slot AS MATERIALIZED (
+        SELECT queue_id, group_key, f.slot, row_number() OVER one AS number, count(*) OVER one AS room
+        FROM unnest(queue_ids, groups, numbers) AS f (queue_id, group_key, slot)
+        JOIN usual USING (queue_id, group_key)
+        WINDOW one AS (PARTITION BY queue_id, group_key)
+    ),
+    next AS MATERIALIZED (
+        SELECT k.queue_id, k.group_key, w.spot,
+               row_number() OVER (PARTITION BY k.queue_id, k.group_key ORDER BY w.id) AS number
+        FROM (SELECT DISTINCT queue_id, group_key, room FROM slot) k CROSS JOIN LATERAL (
+            SELECT w.ctid AS spot, w.id FROM {schema}.pgqueue_waiting w
+            WHERE w.queue_id = k.queue_id AND w.group_key = k.group_key
+            ORDER BY w.id LIMIT k.room FOR UPDATE SKIP LOCKED) w
+    ),
+    moved AS (
+        DELETE FROM {schema}.pgqueue_waiting w USING (
+            SELECT spot, slot FROM next JOIN slot USING (queue_id, group_key, number)) n
+        WHERE w.ctid = n.spot AND (w.vt IS NULL OR w.vt <= statement_timestamp())
+        RETURNING w.*, n.slot, nextval('{schema}.pgqueue_message_id_seq') AS turn
+    ),
+    readable AS (
+        INSERT INTO {schema}.pgqueue_ready (id, turn, enqueued_at, queue_id, priority, group_key)
+        SELECT id, turn, enqueued_at, queue_id, priority, group_key FROM moved WHERE read_ct = 0
+    ),
+    again AS (
+        INSERT INTO {schema}.pgqueue_deferred
+            (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct, attempts,
+             priority, state, group_key, error)
+        SELECT id, statement_timestamp(), enqueued_at, first_read_at, last_read_at, queue_id,
+               read_ct, attempts, priority, 'RETRYABLE', group_key, error
+        FROM moved WHERE read_ct > 0
+    ),
+    headed AS (
+        UPDATE {schema}.pgqueue_group g
+        SET head = m.id, turn = m.turn, priority = m.priority, free_at = NULL
+        FROM moved m
+        WHERE g.queue_id = m.queue_id AND g.group_key = m.group_key AND g.slot = m.slot
+    ),
+    left_over AS MATERIALIZED (
+        SELECT s.queue_id, s.group_key, s.slot, (
+                   SELECT true FROM {schema}.pgqueue_waiting w
+                   WHERE w.queue_id = s.queue_id AND w.group_key = s.group_key LIMIT 1) AS waits
+        FROM slot s LEFT JOIN moved m USING (queue_id, group_key, slot)
+        WHERE m.id IS NULL
+    ),
+    removed AS (
+        DELETE FROM {schema}.pgqueue_group g USING left_over l
+        WHERE g.queue_id = l.queue_id AND g.group_key = l.group_key AND g.slot = l.slot
+          AND l.waits IS NULL
+    )
+    SELECT array_agg(queue_id), array_agg(group_key),
+           (SELECT {schema}.pgqueue_wake(m.queue_id) FROM moved m LIMIT 1)
+    INTO done_queues, done_groups
+    FROM usual
+    WHERE (queue_id, group_key) NOT IN (
+        SELECT queue_id, group_key FROM left_over WHERE waits);
+
+    FOR freed IN
+        SELECT * FROM unnest(queue_ids, groups) AS f (queue_id, group_key)
+        EXCEPT SELECT * FROM unnest(done_queues, done_groups) AS d (queue_id, group_key)
+    LOOP
+        IF blind OR NOT {schema}.pgqueue_fill_slots(freed.queue_id, freed.group_key, false) THEN
+            INSERT INTO {schema}.pgqueue_recheck (id, queue_id, group_key)
+            VALUES (nextval('{schema}.pgqueue_message_id_seq'), freed.queue_id, freed.group_key);
+        END IF;
+    END LOOP;
+END
+$$;
+
+-- Returns whether a message may start now: it is the head of a slot whose time has come. Locks the
+-- slot, and returns false if another transaction has locked it. Reads ask for heads that are due, and
+-- in a queue whose groups have a rate for all heads.
+CREATE FUNCTION {schema}.pgqueue_may_start(queue integer, key text, head_id bigint)
+RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+BEGIN
+    PERFORM FROM {schema}.pgqueue_group
+    WHERE queue_id = queue AND group_key = key AND head = head_id
+      AND (free_at IS NULL OR free_at <= statement_timestamp())
+    FOR UPDATE SKIP LOCKED;
+    RETURN FOUND OR key IS NULL;
+END
+$$;
+
+-- Notes that messages have started, in a queue whose groups have a rate: the next head of a slot
+-- may start one spacing later. Its group has been locked by pgqueue_may_start.
+CREATE FUNCTION {schema}.pgqueue_started(queue integer, ids bigint[], groups text[])
+RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    started record;
+    rule record;
+BEGIN
+    FOR started IN
+        SELECT * FROM unnest(ids, groups) AS m (id, key) WHERE key IS NOT NULL ORDER BY id
+    LOOP
+        rule := {schema}.pgqueue_group_rule(queue, started.key);
+        UPDATE {schema}.pgqueue_group g SET free_at = statement_timestamp() + rule.spacing
+        WHERE g.queue_id = queue AND g.group_key = started.key AND g.head = started.id
+          AND rule.spacing IS NOT NULL;
+        IF rule.by_start AND NOT {schema}.pgqueue_fill_slots(queue, started.key, false) THEN
+            INSERT INTO {schema}.pgqueue_recheck (id, queue_id, group_key)
+            VALUES (nextval('{schema}.pgqueue_message_id_seq'), queue, started.key);
+        END IF;
+    END LOOP;
+    RETURN true;
+END
+$$;
+
+-- Makes the slots of a whole queue: numbered from 0 for its limit, and -1 for its rate. Deletes them
+-- without a limit or a rate. pgqueue_admit removes surplus ones.
+CREATE FUNCTION {schema}.pgqueue_make_slots(queue integer, most integer, rate text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+BEGIN
+    INSERT INTO {schema}.pgqueue_group (queue_id, group_key, slot, priority, free_at)
+    SELECT queue, '', n, 0, NULL::timestamptz FROM generate_series(0, most - 1) AS n
+    UNION ALL
+    SELECT queue, '', -1, 0, '-infinity' WHERE rate IS NOT NULL
+    ON CONFLICT DO NOTHING;
+    DELETE FROM {schema}.pgqueue_group
+    WHERE queue_id = queue AND group_key = ''
+      AND CASE WHEN slot < 0 THEN rate IS NULL ELSE most IS NULL END;
+END
+$$;
+
+-- Returns when the next message of a queue with a rate may start, at the earliest as long ago as its
+-- burst allows. Waits for reads that lock it.
+CREATE FUNCTION {schema}.pgqueue_next_start(queue integer, spacing interval, burst integer)
+RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    next_at timestamptz;
+BEGIN
+    LOOP
+        SELECT free_at INTO next_at FROM {schema}.pgqueue_group
+        WHERE queue_id = queue AND group_key = '' AND slot = -1 FOR UPDATE;
+        EXIT WHEN FOUND;
+        INSERT INTO {schema}.pgqueue_group (queue_id, group_key, slot, priority, free_at)
+        VALUES (queue, '', -1, 0, '-infinity') ON CONFLICT DO NOTHING;  -- the tables were truncated
+    END LOOP;
+    RETURN greatest(least(next_at, statement_timestamp() + spacing),
+                    statement_timestamp() - (coalesce(burst, 1) - 1) * spacing);
+END
+$$;
+
+-- Locks free slots of a whole queue, numbered from low to high, at most as many as most. Returns their
+-- places. A slot is free unless its head is leased.
+CREATE FUNCTION {schema}.pgqueue_free_slots(
+    queue integer, low integer, high integer, most bigint
+) RETURNS tid[]
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    places tid[] := ARRAY(
+        SELECT g.ctid FROM {schema}.pgqueue_group g
+        WHERE g.queue_id = queue AND g.group_key = '' AND g.slot BETWEEN low AND high
+          AND (SELECT true FROM {schema}.pgqueue_deferred d
+               WHERE d.id = g.head AND d.queue_id + 0 = queue AND d.state = 'PROCESSING'
+               LIMIT 1) IS NULL
+        ORDER BY g.slot LIMIT most FOR UPDATE OF g SKIP LOCKED);
+BEGIN
+    -- Looks again, since another read may have taken a slot after the first snapshot.
+    RETURN ARRAY(
+        SELECT g.ctid FROM {schema}.pgqueue_group g
+        WHERE g.ctid = ANY(places)
+          AND (SELECT true FROM {schema}.pgqueue_deferred d
+               WHERE d.id = g.head AND d.queue_id + 0 = queue AND d.state = 'PROCESSING'
+               LIMIT 1) IS NULL);
+END
+$$;
+
+-- Frees the slots of a whole queue whose leases have expired: the messages are due, and their receipts
+-- are no longer valid. Returns whether there were any.
+CREATE FUNCTION {schema}.pgqueue_end_leases(queue integer) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+BEGIN
+    UPDATE {schema}.pgqueue_deferred
+    SET state = 'RETRYABLE', process_id = NULL,
+        last_read_at = last_read_at + interval '1 microsecond'
+    WHERE ctid = ANY(ARRAY(
+        SELECT d.ctid FROM {schema}.pgqueue_group g CROSS JOIN LATERAL (
+            SELECT ctid FROM {schema}.pgqueue_deferred d
+            WHERE d.id = g.head AND d.queue_id + 0 = queue AND d.state = 'PROCESSING'
+              AND d.vt <= statement_timestamp()
+            FOR UPDATE SKIP LOCKED) d
+        WHERE g.queue_id = queue AND g.group_key = '' AND g.slot >= 0));
+    RETURN FOUND;
+END
+$$;
+
+-- Returns how many messages of a queue with a limit or a rate may start now, at most qty, and locks
+-- their slots. A lease that has expired loses its slot, and its receipt with it.
+CREATE FUNCTION {schema}.pgqueue_admit(queue integer, qty bigint) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    most integer;
+    burst integer;
+    spacing interval;
+    next_at timestamptz;
+    allowed bigint := coalesce(qty, 9223372036854775807);
+    free integer;
+    leased bigint;
+BEGIN
+    SELECT q."limit", q.burst, {schema}.pgqueue_spacing(q.rate, 1) INTO most, burst, spacing
+    FROM {schema}.pgqueue_queue q WHERE q.id = queue;
+
+    IF spacing IS NOT NULL THEN
+        next_at := {schema}.pgqueue_next_start(queue, spacing, burst);
+        IF next_at > statement_timestamp() THEN
+            RETURN 0;
+        END IF;
+        allowed := least(allowed, 1 + floor(
+            extract(epoch FROM statement_timestamp() - next_at) / extract(epoch FROM spacing)));
+    END IF;
+    IF most IS NULL THEN
+        RETURN allowed;
+    END IF;
+    allowed := least(allowed, most);
+
+    PERFORM FROM {schema}.pgqueue_group
+    WHERE queue_id = queue AND group_key = '' AND slot = most - 1;
+    IF NOT FOUND THEN  -- the tables were truncated
+        PERFORM {schema}.pgqueue_make_slots(q.id, q."limit", q.rate)
+        FROM {schema}.pgqueue_queue q WHERE q.id = queue;
+    END IF;
+
+    -- After a lower limit, leased messages of surplus slots move to free slots. While a surplus slot
+    -- is left, no message starts.
+    LOOP
+        SELECT head INTO leased FROM {schema}.pgqueue_group
+        WHERE queue_id = queue AND group_key = '' AND slot >= most
+        ORDER BY slot LIMIT 1 FOR UPDATE;
+        EXIT WHEN NOT FOUND;
+        DELETE FROM {schema}.pgqueue_group
+        WHERE ctid = ANY({schema}.pgqueue_free_slots(queue, most, 32767, 32767));
+        CONTINUE WHEN FOUND;
+        UPDATE {schema}.pgqueue_group SET head = leased
+        WHERE ctid = ANY({schema}.pgqueue_free_slots(queue, 0, most - 1, 1));
+        IF NOT FOUND THEN
+            CONTINUE WHEN {schema}.pgqueue_end_leases(queue);
+            RETURN 0;
+        END IF;
+        DELETE FROM {schema}.pgqueue_group
+        WHERE queue_id = queue AND group_key = '' AND slot >= most AND head = leased;
+    END LOOP;
+
+    free := cardinality({schema}.pgqueue_free_slots(queue, 0, most - 1, allowed));
+    IF free < allowed AND {schema}.pgqueue_end_leases(queue) THEN
+        free := cardinality({schema}.pgqueue_free_slots(queue, 0, most - 1, allowed));
+    END IF;
+    RETURN free;
+END
+$$;
+
+-- Gives started messages the slots that pgqueue_admit has locked, and their share of the rate.
+CREATE FUNCTION {schema}.pgqueue_admitted(queue integer, ids bigint[]) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    rule record;
+    places tid[];
+BEGIN
+    SELECT q."limit" AS most, q.burst, {schema}.pgqueue_spacing(q.rate, 1) AS spacing INTO rule
+    FROM {schema}.pgqueue_queue q WHERE q.id = queue;
+
+    IF rule.spacing IS NOT NULL AND cardinality(ids) > 0 THEN
+        UPDATE {schema}.pgqueue_group
+        SET free_at = {schema}.pgqueue_next_start(queue, rule.spacing, rule.burst)
+                      + cardinality(ids) * rule.spacing
+        WHERE queue_id = queue AND group_key = '' AND slot = -1;
+    END IF;
+    IF rule.most IS NOT NULL AND cardinality(ids) > 0 THEN
+        places := {schema}.pgqueue_free_slots(queue, 0, rule.most - 1, cardinality(ids));
+        UPDATE {schema}.pgqueue_group SET head = ids[array_position(places, ctid)]
+        WHERE ctid = ANY(places);
+    END IF;
+    RETURN true;
+END
+$$;
+
+-- Applies changed settings of one group, or of all groups of a queue: puts surplus heads back, and
+-- inserts rechecks, so that the next read fills free slots.
+CREATE FUNCTION {schema}.pgqueue_apply_limits(queue integer, key text DEFAULT NULL)
+RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    next_key text := coalesce(key, '');
+BEGIN
+    LOOP
+        IF key IS NULL THEN
+            SELECT least(
+                (SELECT g.group_key FROM {schema}.pgqueue_group g
+                 WHERE g.queue_id = queue AND g.group_key > next_key ORDER BY g.group_key LIMIT 1),
+                (SELECT w.group_key FROM {schema}.pgqueue_waiting w
+                 WHERE w.queue_id = queue AND w.group_key > next_key ORDER BY w.group_key LIMIT 1))
+            INTO next_key;
+            EXIT WHEN next_key IS NULL;
+        END IF;
+        PERFORM {schema}.pgqueue_fill_slots(queue, next_key, false);
+        INSERT INTO {schema}.pgqueue_recheck (id, queue_id, group_key)
+        SELECT nextval('{schema}.pgqueue_message_id_seq'), queue, next_key;
+        EXIT WHEN key IS NOT NULL;
+    END LOOP;
+    PERFORM {schema}.pgqueue_wake(queue);
+END
+$$;
+
+CREATE FUNCTION {schema}.pgqueue_queue_limited() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    NEW.has_slots := coalesce(NEW.has_slots, false) OR TG_OP = 'UPDATE' AND OLD.has_slots
+                     OR NEW.group_limit > 1 IS TRUE OR NEW.group_rate IS NOT NULL;
+    RETURN NEW;
+END
+$$;
+
+CREATE FUNCTION {schema}.pgqueue_limits_changed() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF TG_OP = 'UPDATE' AND (NEW.group_limit, NEW.group_rate, NEW.group_burst)
+                            IS DISTINCT FROM (OLD.group_limit, OLD.group_rate, OLD.group_burst) THEN
+        PERFORM {schema}.pgqueue_apply_limits(NEW.id);
+    END IF;
+    IF TG_OP = 'INSERT' AND (NEW."limit" IS NOT NULL OR NEW.rate IS NOT NULL) THEN
+        PERFORM {schema}.pgqueue_make_slots(NEW.id, NEW."limit", NEW.rate);
+    ELSIF TG_OP = 'UPDATE' AND (NEW."limit", NEW.rate, NEW.burst)
+                               IS DISTINCT FROM (OLD."limit", OLD.rate, OLD.burst) THEN
+        PERFORM {schema}.pgqueue_make_slots(NEW.id, NEW."limit", NEW.rate);
+        PERFORM {schema}.pgqueue_wake(NEW.id);
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE FUNCTION {schema}.pgqueue_group_changed() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF TG_OP <> 'INSERT' THEN
+        PERFORM {schema}.pgqueue_apply_limits(OLD.queue_id, OLD.group_key);
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
+        UPDATE {schema}.pgqueue_queue SET has_slots = true
+        WHERE id = NEW.queue_id AND NOT has_slots;
+        PERFORM {schema}.pgqueue_apply_limits(NEW.queue_id, NEW.group_key);
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION {schema}.pgqueue_queue_limited() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION {schema}.pgqueue_limits_changed() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION {schema}.pgqueue_group_changed() FROM PUBLIC;
+
+CREATE TRIGGER pgqueue_queue_limited BEFORE INSERT OR UPDATE ON {schema}.pgqueue_queue
+    FOR EACH ROW EXECUTE FUNCTION {schema}.pgqueue_queue_limited();
+
+CREATE TRIGGER pgqueue_limits_changed AFTER INSERT OR UPDATE ON {schema}.pgqueue_queue
+    FOR EACH ROW EXECUTE FUNCTION {schema}.pgqueue_limits_changed();
+
+CREATE TRIGGER pgqueue_group_changed AFTER INSERT OR DELETE OR UPDATE
+    ON {schema}.pgqueue_group_setting
+    FOR EACH ROW EXECUTE FUNCTION {schema}.pgqueue_group_changed();
+
+-- Reverse
+
+DROP FUNCTION IF EXISTS {schema}.pgqueue_group_changed() CASCADE;
+DROP FUNCTION IF EXISTS {schema}.pgqueue_limits_changed() CASCADE;
+DROP FUNCTION IF EXISTS {schema}.pgqueue_queue_limited() CASCADE;
+DROP FUNCTION IF EXISTS {schema}.pgqueue_apply_limits(integer, text);
+DROP FUNCTION IF EXISTS {schema}.pgqueue_admitted(integer, bigint[]);
+DROP FUNCTION IF EXISTS {schema}.pgqueue_admit(integer, bigint);
+DROP FUNCTION IF EXISTS {schema}.pgqueue_end_leases(integer);
+DROP FUNCTION IF EXISTS {schema}.pgqueue_free_slots(integer, integer, integer, bigint);
+DROP FUNCTION IF EXISTS {schema}.pgqueue_make_slots(integer, integer, text);
+DROP FUNCTION IF EXISTS {schema}.pgqueue_next_start(integer, interval, integer);
+DROP FUNCTION IF EXISTS {schema}.pgqueue_started(integer, bigint[], text[]);
+DROP FUNCTION IF EXISTS {schema}.pgqueue_may_start(integer, text, bigint);
+DROP FUNCTION IF EXISTS {schema}.pgqueue_slots_freed(boolean, bigint[], integer[], text[]);
+DROP FUNCTION IF EXISTS {schema}.pgqueue_fill_slots(integer, text, boolean);
+DROP FUNCTION IF EXISTS {schema}.pgqueue_empty_slots(integer, text, interval);
+DROP FUNCTION IF EXISTS {schema}.pgqueue_group_rule(integer, text);
+DROP FUNCTION IF EXISTS {schema}.pgqueue_spacing(text, integer);

@@ -1,0 +1,1 @@
+NOT pgqueue_may_start({queue_id}, d.group_key, d.id)

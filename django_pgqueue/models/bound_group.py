@@ -1,0 +1,167 @@
+"""Settings of one group: ``queue("mails").group("customer 12").limit(50)``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import ProgrammingError, models, transaction
+
+from django_pgqueue import arguments
+from django_pgqueue.errors import InvalidArgument, QueueNotFound
+from django_pgqueue.models.group_setting import GroupSetting
+from django_pgqueue.models.queue import Queue, explained
+from django_pgqueue.models.twins import twin_of
+
+__all__ = ["BoundGroup"]
+
+
+class BoundGroup:
+    """One group of a queue, with methods that give it settings other than the queue's.
+
+    The settings hold for all processes, at once, until :meth:`reset`. Each method is a part of the
+    caller's transaction, and raises QueueNotFound if there is no such queue.
+
+    >>> queue("mails").group("customer 12").limit(50)
+    """
+
+    def __init__(self, queue: str, key: str, *, using: str | None = None) -> None:
+        checked = arguments.key(key, "group")
+        if checked is None:
+            raise InvalidArgument("group must be text, not None: name the group")
+        self.queue = queue
+        self.key: str = checked
+        self.using = using
+
+    def __repr__(self) -> str:
+        using = f", using={self.using!r}" if self.using else ""
+        return f"queue({self.queue!r}{using}).group({self.key!r})"
+
+    def limit(self, limit: int | None) -> None:
+        """Set how many messages of the group may be in flight at once, over all processes.
+
+        With a limit above one, they start in any order. The limit is also the burst of the group's
+        rate, and replaces a burst that was set with :meth:`rate`.
+
+        Arguments:
+            limit: 1 to 10,000; None: as the queue says.
+
+        >>> queue("mails").group("customer 12").limit(50)
+
+        Raises InvalidArgument, QueueNotFound.
+        """
+        arguments.slots(limit, "limit")
+        self._change(
+            self._find(), {"limit": limit} if limit is None else {"limit": limit, "burst": None}
+        )
+
+    @twin_of(limit)
+    def alimit(self) -> None: ...
+
+    def rate(self, rate: str | None, *, burst: int | None = None) -> None:
+        """Set how many messages of the group may start in a time.
+
+        Arguments:
+            rate: messages in a second, minute, hour or day, such as ``"10/s"`` or ``"30/m"``; None:
+                as the queue says.
+            burst: how many may start at once after a pause, 1 to 10,000; None: one, or as many as
+                the group's limit.
+
+        >>> queue("mails").group("customer 12").rate("10/s", burst=2)
+
+        Raises QueueNotFound, and InvalidArgument if the queue has no ``group_rate``, or for a burst
+        beside a limit.
+        """
+        arguments.rate(rate, "rate")
+        arguments.slots(burst, "burst")
+        queue = self._find()
+        if rate is not None and queue.group_rate is None:
+            raise InvalidArgument(
+                f"queue {queue.name!r} has no group_rate, so its groups have no rates: give it one "
+                f'that no group reaches, such as AlterQueue({queue.name!r}, group_rate="10000/s"). '
+                f"Messages of its groups then start in any order"
+            )
+        own = self._rows(queue).first()
+        limit = queue.group_limit if own is None or own.limit is None else own.limit
+        arguments.limits_together({"group_limit": limit, "group_rate": rate, "group_burst": burst})
+        self._change(queue, {"rate": rate, "burst": burst})
+
+    @twin_of(rate)
+    def arate(self) -> None: ...
+
+    def pause(self) -> None:
+        """Deliver no message of the group until :meth:`resume`. Messages in flight continue.
+
+        >>> queue("mails").group("customer 12").pause()
+
+        Raises QueueNotFound.
+        """
+        self._change(self._find(), {"paused": True})
+
+    @twin_of(pause)
+    def apause(self) -> None: ...
+
+    def resume(self) -> None:
+        """Deliver messages of a paused group again. Its limit and its rate stay.
+
+        >>> queue("mails").group("customer 12").resume()
+
+        Raises QueueNotFound.
+        """
+        self._change(self._find(), {"paused": False})
+
+    @twin_of(resume)
+    def aresume(self) -> None: ...
+
+    def reset(self) -> None:
+        """Give the group the queue's settings again, and resume it.
+
+        >>> queue("mails").group("customer 12").reset()
+
+        Raises QueueNotFound.
+        """
+        self._rows(self._find()).delete()
+
+    @twin_of(reset)
+    def areset(self) -> None: ...
+
+    def settings(self) -> GroupSetting | None:
+        """Return the group's own settings; None if it has only the queue's.
+
+        >>> queue("mails").group("customer 12").settings().limit
+        50
+
+        Raises QueueNotFound.
+        """
+        return self._rows(self._find()).first()
+
+    @twin_of(settings)
+    def asettings(self) -> None: ...
+
+    def _find(self) -> Queue:
+        """Return the queue as it is stored now."""
+        alias = Queue.objects.database(self.using)
+        try:
+            found = Queue.objects.using(alias).named(self.queue).first()
+        except ProgrammingError as error:
+            raise explained(error, alias) from error.__cause__
+        if found is None:
+            raise QueueNotFound(self.queue, alias)
+        return found
+
+    def _rows(self, queue: Queue) -> models.QuerySet[GroupSetting]:
+        return GroupSetting.objects.using(queue.alias).filter(queue=queue, group_key=self.key)
+
+    def _change(self, queue: Queue, values: dict[str, Any]) -> None:
+        """Store these settings. A group without settings of its own has no row."""
+        if any(values.values()):
+            row = GroupSetting(queue=queue, group_key=self.key, **values)
+            GroupSetting.objects.using(queue.alias).bulk_create(
+                [row],
+                update_conflicts=True,
+                unique_fields=["queue", "group_key"],
+                update_fields=list(values),
+            )
+            return
+        with transaction.atomic(using=queue.alias):
+            self._rows(queue).update(**values)
+            self._rows(queue).filter(limit=None, rate=None, paused=False).delete()

@@ -1,0 +1,73 @@
+"""In a queue with limits, the cost of an operation does not grow with other messages and groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_pgqueue.models import BoundQueue, Message, Queue
+from tests.engine.plans.plans import watched
+from tests.engine.plans.test_plans_features import Sql, begin_all_groups, rows_read
+
+QTY = 10
+#: Messages in one group, and groups with one message each.
+DEEP, GROUPS = 100_000, 20_000
+
+IN_GROUPS = {"group_limit": 3}
+RATES = {"group_rate": "1/h", "group_burst": 3}
+OF_ALL = {"group_limit": 3, "limit": 1000, "rate": "1000/s", "burst": 1000}
+
+TABLES = "pgqueue_ready, pgqueue_deferred, pgqueue_waiting, pgqueue_group, pgqueue_recheck"
+
+
+@pytest.fixture
+def crowded(db: None, sql: Sql, limits: dict[str, Any], analyzed: str) -> BoundQueue:
+    """Every group has its heads; those of the deep group are first."""
+    sql(f"TRUNCATE {TABLES}")
+    Message.objects.create_queue("orders")
+    Queue.objects.filter(name="orders").update(**limits)
+    orders = BoundQueue("orders")
+    if analyzed == "when there was nothing":
+        sql(f"ANALYZE {TABLES}")
+    orders.send_batch([0] * DEEP, group="deep", priority=1)
+    orders.send_batch([0] * GROUPS, group=[f"g{n}" for n in range(GROUPS)])
+    begin_all_groups()
+    if analyzed == "now":
+        sql(f"ANALYZE {TABLES}")
+    return orders
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("limits", "analyzed"),
+    [
+        (IN_GROUPS, "when there was nothing"),
+        (IN_GROUPS, "now"),
+        (RATES, "when there was nothing"),
+        (RATES, "now"),
+        (OF_ALL, "when there was nothing"),
+        (OF_ALL, "now"),
+    ],
+)
+def test_an_operation_costs_its_batch(crowded, sql, limits):
+    def costs(operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        before = rows_read(sql)
+        with watched(connection) as plans:
+            found = operation(*args, **kwargs)
+        for plan in plans:
+            plan.check(rows=100 * QTY, buffers=300 * QTY)
+        # Each statement is measured once more before it runs, and triggers count here only.
+        assert rows_read(sql) - before < 200 * QTY
+        return found
+
+    messages = costs(crowded.read, qty=QTY)
+    assert [m.group_key for m in messages].count("deep") == 3
+    costs(crowded.retry, {message.receipt: 0 for message in messages[:2]})
+    costs(crowded.archive, messages[2:])
+    costs(crowded.send_batch, [0] * QTY, group="deep")
+    costs(crowded.send, "x", group="new")
+    assert len(costs(crowded.read, qty=QTY)) == QTY
+    costs(crowded.next_due)
