@@ -7,9 +7,10 @@ import itertools
 import pkgutil
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from benchmarks import database, peers, scenarios
@@ -119,11 +120,20 @@ class Bench:
 
     def workers(self, *wanted: str, is_tuned: bool = False) -> dict[str, peers.Worker]:
         """Adapters of the contestants that can run here, with their tables created."""
+        return self._installed(wanted, partial(peers.open_worker, is_tuned=is_tuned))
+
+    def limited(self, *wanted: str) -> dict[str, Any]:
+        """The same with their limits."""
+        return self._installed(wanted, peers.open_limited)
+
+    def _installed(
+        self, wanted: Iterable[str], opened: Callable[[str], peers.Worker]
+    ) -> dict[str, Any]:
         found = {}
         for label in self.contestants(*wanted):
             self.tell(f"preparing {label}")
             try:
-                worker = peers.open_worker(label, is_tuned=is_tuned)
+                worker = opened(label)
                 self.on_close(worker.close)
                 worker.install()
             except Exception as error:

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.db import connection
 
+from benchmarks import runs
 from benchmarks.notes import note, note_delay
 from django_pgqueue import consumer
 
@@ -33,6 +34,16 @@ def wait_10ms(message: Any) -> None:
 @consumer("latency")
 def note_the_delay(message: Any) -> None:
     note_delay(message.body["sent"])
+
+
+@consumer("limits-cap")
+def capped(message: Any) -> None:
+    runs.handle(**message.body)
+
+
+@consumer("limits-rate")
+def rated(message: Any) -> None:
+    runs.handle(**message.body)
 
 
 EFFECTS = "CREATE TABLE failover_effect (queue text NOT NULL, op text NOT NULL)"

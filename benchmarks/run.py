@@ -55,7 +55,7 @@ def command(options: argparse.Namespace) -> int:
         sent.append(payloads.webhooks(Path(options.payloads)))
     else:
         print("Skipping the real webhooks: no --payloads given.")
-    for label in {**peers.QUEUES, **peers.WORKERS}:
+    for label in peers.ALL:
         if needed := peers.missing(label):
             print(f"Skipping {label}: {needed} is not installed.")
     started = time.monotonic()

@@ -56,6 +56,19 @@ if importlib.util.find_spec("django.tasks"):
     if importlib.util.find_spec("django_ox"):
         INSTALLED_APPS.append("django_ox")
         TASKS["django-ox"] = {"BACKEND": "django_ox.backend.OxBackend", "QUEUES": []}
+        # Its limits are settings (peers/limited/django_ox.py).
+        INSTALLED_APPS.append("oxpull")
+        TASKS["django-ox-limited"] = {
+            "BACKEND": "oxpull.backend.OxpullBackend",
+            "QUEUES": [],
+            "OPTIONS": {
+                "WORKER_CLASS": "oxpull.worker.OxpullWorker",
+                "RATE_LIMITS": {
+                    queue: {"limit": 20, "per": 1, "queues": [queue]}
+                    for queue in ("limits-busy", "limits-newcomer")
+                },
+            },
+        }
 
 DATABASES = {
     "default": {

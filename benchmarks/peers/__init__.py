@@ -40,6 +40,16 @@ WORKERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Procrastinate": ("procrastinate", ("procrastinate",)),
     "graphile-worker": ("graphile_worker", ("npm",)),
 }
+#: Those with a limit, or with a reason to be beside them (scenarios/limits.py).
+LIMITED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "ours": ("limited.ours", ()),
+    "PgQueuer": ("limited.pgqueuer", WORKERS["PgQueuer"][1]),
+    "Procrastinate": ("limited.procrastinate", WORKERS["Procrastinate"][1]),
+    "django-ox": ("limited.django_ox", WORKERS["django-ox"][1]),
+    "Celery": ("limited.celery", ("celery", "redis", "redis-server")),
+    "Celery, one worker": ("limited.celery_alone", ("celery", "redis", "redis-server")),
+}
+ALL = {**QUEUES, **LIMITED, **WORKERS}
 
 
 class Queues(Protocol):
@@ -127,21 +137,24 @@ def missing(label: str) -> str | None:
     """The first requirement of a contestant that is not installed, or None."""
     others = {
         "npm": lambda: shutil.which("npm") and shutil.which("node"),
+        "redis-server": lambda: shutil.which("redis-server"),
         "django.tasks": lambda: importlib.util.find_spec("django.tasks"),
     }
-    needed = {**QUEUES, **WORKERS}[label][1]
+    needed = ALL[label][1]
     return next((each for each in needed if not others.get(each, partial(_version, each))()), None)
 
 
 def versions() -> dict[str, str]:
     """The versions of the installed peers."""
-    labels = {**QUEUES, **WORKERS}.values()
-    names = {name for _, needed in labels for name in needed} - {"npm", "django.tasks"}
+    others = {"npm", "redis-server", "django.tasks"}
+    names = {name for _, needed in ALL.values() for name in needed} - others
     found = {name: _version(name) or "not installed" for name in sorted(names)}
     if not missing("graphile-worker"):
         found["graphile-worker"] = _module("graphile_worker").VERSION
         node = subprocess.run(["node", "--version"], capture_output=True, text=True)
         found["node"] = node.stdout.strip().removeprefix("v")
+    if not missing("Celery"):
+        found["redis-server"] = _module("limited.celery").version()
     if not missing("PGMQ"):
         found["PGMQ's SQL"] = _module("pgmq").version()
     return found
@@ -163,6 +176,11 @@ def open_queues(label: str) -> Queues:
 def open_worker(label: str, *, is_tuned: bool = False) -> Worker:
     """A contestant's adapter, with its defaults or tuned."""
     return worker_class(label)(is_tuned=is_tuned)
+
+
+def open_limited(label: str) -> Any:
+    """A contestant's adapter with its limits, tuned: a ``benchmarks.peers.limited.Worker``."""
+    return _module(LIMITED[label][0]).Worker(is_tuned=True)
 
 
 def worker_class(label: str) -> type[Worker]:

@@ -15,7 +15,7 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import asyncpg
@@ -42,7 +42,6 @@ def connect() -> Any:
 
 async def main(mode: str, options: dict[str, int]) -> None:
     """The consumer process."""
-    pgq = PgQueuer.from_asyncpg_connection(await connect())
 
     async def nothing(job: Any) -> None:
         pass
@@ -53,9 +52,17 @@ async def main(mode: str, options: dict[str, int]) -> None:
     async def note_the_delay(job: Any) -> None:
         note_delay(json.loads(job.payload)["sent"])
 
-    pgq.entrypoint(mode)(
-        {"drain": nothing, "wait": wait_10ms, "latency": note_the_delay}[mode],
-    )
+    handlers = {"drain": nothing, "wait": wait_10ms, "latency": note_the_delay}
+    await consume({mode: handlers[mode]}, options)
+
+
+async def consume(
+    handlers: dict[str, Callable[[Any], Any]], options: dict[str, int], **limits: int
+) -> None:
+    """Run each entrypoint's handler until SIGTERM."""
+    pgq = PgQueuer.from_asyncpg_connection(await connect())
+    for entrypoint, handler in handlers.items():
+        pgq.entrypoint(entrypoint, **limits)(handler)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, pgq.shutdown.set)
     await pgq.run(**options)
@@ -93,7 +100,7 @@ class Worker(peers.Worker):
             # PgQueuer requires a concurrency of at least twice the batch: two, if one is requested.
             batch = max(concurrency // 2, 1)
             options = {"batch_size": batch, "max_concurrent_tasks": 2 * batch}
-        return [sys.executable, "-m", __name__, mode, json.dumps(options)]
+        return [sys.executable, "-m", type(self).__module__, mode, json.dumps(options)]
 
     def enqueue(self, body: dict[str, Any], mode: str) -> None:
         self.run(self.queries.enqueue(mode, json.dumps(body).encode()))

@@ -67,7 +67,7 @@ class Worker(peers.Worker):
     def command(self, mode: str, concurrency: int | None = None) -> list[str]:
         self.concurrency = concurrency or (CONCURRENCY if self.is_tuned else None)
         tuning = [f"--concurrency={self.concurrency}"] if self.concurrency else []
-        module = f"--app={__name__}.app"
+        module = f"--app={type(self).__module__}.app"
         return [sys.executable, "-m", "procrastinate", module, "worker", "--queues", mode, *tuning]
 
     def environment(self) -> dict[str, str]:

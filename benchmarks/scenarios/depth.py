@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
+from itertools import cycle, islice
 from typing import Any
 
 from benchmarks import database, peers
@@ -76,39 +77,50 @@ FLAT = "of its first fifth"
     ),
 )
 def depth_snapshot(bench: Any) -> dict[str, Measure]:
+    measures: dict[str, Measure] = {}
+    for label, peer in CONTESTANTS.items():
+        if bench.has(peer):
+            measures |= under_snapshot(bench, label, peer)
+    return measures
+
+
+def under_snapshot(
+    bench: Any, label: str, peer: str, groups: Sequence[str] = (), **options: Any
+) -> dict[str, Measure]:
+    """A contestant's rate on a new queue with these options, and after a while under a snapshot."""
     held = bench.amount(3, 60, 600)
 
-    def flow(name: str, peer: str) -> float:
-        return bench.clients.run(1, flow_task, held / 5, peer=peer, queue=name)
+    def flow(name: str) -> float:
+        how = {"peer": peer, "queue": name, "groups": groups}
+        return bench.clients.run(1, flow_task, held / 5, **how)
 
-    def clean(peer: str) -> float:
-        return flow(bench.queue(peer)[1], peer)
+    def clean() -> float:
+        return flow(bench.queue(peer, **options)[1])
 
-    def at_the_end(peer: str) -> dict[str, float]:
-        _, name = bench.queue(peer)
+    def at_the_end() -> dict[str, float]:
+        _, name = bench.queue(peer, **options)
         with database.connect() as holder:
             holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
             holder.execute("SELECT pg_current_xact_id()")
-            rates = [flow(name, peer) for _ in range(5)]
+            rates = [flow(name) for _ in range(5)]
             holder.execute("ROLLBACK")
         bench.settle()
         return {"messages/s": rates[-1], FLAT: rates[-1] / rates[0]}
 
-    return {
-        f"{label}, {when}": partial(measure, peer)
-        for label, peer in CONTESTANTS.items()
-        if bench.has(peer)
-        for when, measure in (("clean", clean), ("at the end", at_the_end))
-    }
+    return {f"{label}, clean": clean, f"{label}, at the end": at_the_end}
 
 
-def flow_task(peer: str, queue: str, place: int) -> Any:
-    """Send 100, then read and archive 100: the queue keeps its depth."""
+def flow_task(peer: str, queue: str, groups: Sequence[str], place: int) -> Any:
+    """Send 100, of these groups in turn, then read and archive 100: the queue keeps its depth."""
     queues = peers.open_queues(peer)
     bodies = [BODY] * 100
+    turns = cycle(groups)
 
     def step() -> int:
-        queues.send_batch(queue, bodies)
+        if groups:
+            queues.send_grouped(queue, bodies, list(islice(turns, len(bodies))))
+        else:
+            queues.send_batch(queue, bodies)
         return queues.cycle(queue, 100)
 
     return step

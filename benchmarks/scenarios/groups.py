@@ -18,8 +18,8 @@ def names(count: int) -> list[str]:
     return [str(number) for number in range(count)]
 
 
-def grouped(bench: Any, peer: str) -> tuple[Any, str]:
-    queues, name = bench.queue(peer)
+def grouped(bench: Any, peer: str, **options: Any) -> tuple[Any, str]:
+    queues, name = bench.queue(peer, **options)
     if peer == "PGMQ":
         queues.cursor.execute("SELECT pgmq.create_fifo_index(%s)", [name])
     return queues, name
@@ -43,41 +43,52 @@ def send(bench: Any, queues: Any, name: str, groups: list[Any]) -> None:
 )
 def groups_read(bench: Any) -> dict[str, Measure]:
     groups = names(GROUPS) * bench.amount(2, LENGTH)
-
-    def rate(peer: str, operation: str, groups: list[Any]) -> float:
-        queues, name = grouped(bench, peer)
-        send(bench, queues, name, groups)
-        bench.settle()
-        # Ours reads everything: the first reads process the rechecks of all groups.
-        seconds = bench.seconds if peer == "PGMQ" else 60
-        count, started, ended = repeat(lambda: queues.cycle_grouped(name, operation), seconds)
-        bench.drop(name)
-        return count / (ended - started)
-
+    ours = partial(rate, bench, "ours")
     measures: dict[str, Measure] = {
-        "ours, without groups": partial(rate, "ours", "read", [None] * len(groups)),
-        "ours, read_grouped_rr": partial(rate, "ours", "read_grouped_rr", groups),
-        "ours, read_grouped": partial(rate, "ours", "read_grouped", groups),
+        "ours, without groups": partial(ours, "read", [None] * len(groups)),
+        "ours, read_grouped_rr": partial(ours, "read_grouped_rr", groups),
+        "ours, read_grouped": partial(ours, "read_grouped", groups),
     }
     if bench.has("PGMQ"):
-        measures["PGMQ, read_grouped_rr"] = partial(rate, "PGMQ", "read_grouped_rr", groups)
+        measures["PGMQ, read_grouped_rr"] = partial(rate, bench, "PGMQ", "read_grouped_rr", groups)
     return measures
+
+
+def rate(bench: Any, peer: str, operation: str, groups: list[Any], **options: Any) -> float:
+    """Read 100 of these groups' messages at a time and archive them, in a new queue."""
+    queues, name = grouped(bench, peer, **options)
+    send(bench, queues, name, groups)
+    bench.settle()
+    # Ours reads everything: the first reads process the rechecks of all groups.
+    seconds = bench.seconds if peer == "PGMQ" else 60
+    count, started, ended = repeat(lambda: queues.cycle_grouped(name, operation), seconds)
+    bench.drop(name)
+    return count / (ended - started)
+
+
+#: That the number of groups does not matter.
+FLAT = tuple(
+    Goal(f"{count:,} groups", "100 groups", at_least=0.8) for count in (1_000, 10_000, 100_000)
+)
 
 
 @scenario(
     "Read 100 in rounds and archive them, of few groups and of many",
     baseline="100 groups",
-    goals=tuple(
-        Goal(f"{count:,} groups", "100 groups", at_least=0.8) for count in (1_000, 10_000, 100_000)
-    ),
+    goals=FLAT,
 )
 def groups_number(bench: Any) -> dict[str, Measure]:
+    return rates_by_number(bench)
+
+
+def rates_by_number(bench: Any, **options: Any) -> dict[str, Measure]:
+    """The rate with few groups and with many, in queues with these options."""
     numbers = bench.amount((100, 1_000, 10_000), (100, 1_000, 10_000, 100_000))
     # The same number of messages in each case, with a second message behind each one read.
     total = numbers[-1] * 2
 
     def rate(count: int) -> float:
-        queues, name = bench.queue("ours")
+        queues, name = bench.queue("ours", **options)
         send(bench, queues, name, names(count) * (total // count))
         # The first reads process the new groups' rechecks, a thousand at a time.
         while bench.sql("SELECT 1 FROM pgqueue_recheck LIMIT 1"):

@@ -1,9 +1,10 @@
 """Run a contestant's worker on a few messages, in a process with the benchmark's settings.
 
     python -m tests.benchmarks.rehearsal "ours, tasks" --tuned
+    python -m tests.benchmarks.rehearsal PgQueuer --limited
 
-Prints as JSON the due time of each handled message, the number of messages not done, and the
-worker's exit code.
+Prints as JSON the due time of each handled message, or its number, the number of messages not done,
+and the worker's exit code. With limits, for each of them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 from benchmarks import database, notes
 
 COUNT = 20
+#: Of a limited handler.
+SECONDS = 0.01
 
 
 def rehearse(label: str, *, is_tuned: bool) -> dict[str, Any]:
@@ -39,6 +42,34 @@ def rehearse(label: str, *, is_tuned: bool) -> dict[str, Any]:
     return {"handled": handled, "remaining": remaining, "exit": process.returncode}
 
 
+def rehearse_limited(label: str) -> dict[str, dict[str, Any]]:
+    from benchmarks import peers, runs
+    from benchmarks.peers.limited import BUSY, NEWCOMER
+    from benchmarks.workers import running
+
+    worker = peers.open_limited(label)
+    worker.install()
+    found = {}
+    for mode in worker.limits:
+        worker.clear(mode)
+        runs.clear(worker.connection)
+        for key, numbers in ((BUSY, range(COUNT - 2)), (NEWCOMER, range(COUNT - 2, COUNT))):
+            worker.send(mode, runs.messages(key, numbers, SECONDS))
+        sent = worker.remaining(mode)
+        with running(worker, mode, processes=2, concurrency=2) as processes:
+            processes.wait_for(lambda mode=mode: not worker.remaining(mode))
+        seen = runs.read(worker.connection)
+        found[mode] = {
+            "sent": sent,
+            "handled": sorted(run.number for run in seen if run.ended),
+            "started": len(seen),
+            "shortest": min(run.ended - run.started for run in seen if run.ended),
+            "exits": [process.returncode for process in processes.processes],
+        }
+    worker.close()
+    return found
+
+
 if __name__ == "__main__":
     with database.database():
         import django
@@ -47,4 +78,7 @@ if __name__ == "__main__":
         from django.core.management import call_command
 
         call_command("migrate", verbosity=0)
-        print(json.dumps(rehearse(sys.argv[1], is_tuned="--tuned" in sys.argv)))
+        if "--limited" in sys.argv:
+            print(json.dumps(rehearse_limited(sys.argv[1])))
+        else:
+            print(json.dumps(rehearse(sys.argv[1], is_tuned="--tuned" in sys.argv)))

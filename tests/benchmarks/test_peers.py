@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.peers import WORKERS, missing
+from benchmarks.bounds import SECOND
+from benchmarks.peers import LIMITED, WORKERS, missing
 from django_pgqueue.management.jobs import url_of
-from tests.benchmarks.rehearsal import COUNT
+from tests.benchmarks.rehearsal import COUNT, SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 #: The contestants in Python: npm would download the other one.
@@ -26,20 +28,38 @@ LABELS = [label for label, (_, needed) in WORKERS.items() if "npm" not in needed
 def test_a_worker_handles_every_message_once_and_ends_when_it_is_asked_to(
     label, tuning, django_db_setup
 ):
+    found = rehearsed(label, *tuning)
+
+    assert found["handled"] == [float(number) for number in range(COUNT)]
+    assert found["remaining"] == 0
+    assert found["exit"] != -signal.SIGKILL
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label", LIMITED)
+def test_a_limited_worker_handles_every_message_once(label, django_db_setup):
+    found = rehearsed(label, "--limited")
+
+    assert found
+    for of_limit in found.values():
+        assert of_limit["sent"] == of_limit["started"] == COUNT
+        assert of_limit["handled"] == list(range(COUNT))
+        # The recorded runs contain the work.
+        assert of_limit["shortest"] >= 0.9 * SECONDS * SECOND
+        assert -signal.SIGKILL not in of_limit["exits"]
+
+
+def rehearsed(label: str, *options: str) -> dict[str, Any]:
+    """What a rehearsal prints. Skips the test if the contestant is not installed."""
     if needed := missing(label):
         pytest.skip(f"needs {needed}")
-
     done = subprocess.run(
-        [sys.executable, "-m", "tests.benchmarks.rehearsal", label, *tuning],
+        [sys.executable, "-m", "tests.benchmarks.rehearsal", label, *options],
         cwd=ROOT,
         env={**os.environ, "DATABASE_URL": url_of("default"), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=180,
     )
-
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["handled"] == [float(number) for number in range(COUNT)]
-    assert found["remaining"] == 0
-    assert found["exit"] != -signal.SIGKILL
+    return dict(json.loads(done.stdout))
