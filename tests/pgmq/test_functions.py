@@ -620,3 +620,23 @@ def test_a_client_gets_no_expired_message_but_those_behind_it(pgmq, orders, read
     assert set(archived) == {(pk, 0) for pk in expired}
     [(_, left, *_)] = pgmq("metrics('orders')")
     assert left == len(fresh) - (len(found) if "pop" in text else 0)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"limit": 2},
+        {"rate": "1/h", "burst": 2},
+        {"group_limit": 2},
+        {"group_rate": "1/h", "group_burst": 2},
+    ],
+    ids=lambda limits: next(iter(limits)),
+)
+def test_reads_by_clients_heed_limits(pgmq, orders, limits):
+    Queue.objects.update(**limits)
+    group = "a" if any("group" in name for name in limits) else None
+    for number in range(5):
+        orders.send(number, group=group)
+
+    assert [len(pgmq(f"read('orders', 30, {qty})")) for qty in (1, 5, 5)] == [1, 1, 0]
+    assert orders.read(qty=5) == []

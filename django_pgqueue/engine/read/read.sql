@@ -5,8 +5,10 @@
 -- (groups/set_back.sql). 'expired': a message that had expired when this read leased it, to be
 -- archived (settle/expire.sql). 'recheck': some groups may lack a head. Their next messages may
 -- come before the ready ones, so no ready message was leased (groups/promote.sql). An expired batch
--- lease is unfolded: its messages become rows of deferred, unless they are leased again. P1, P2,
--- P6.
+-- lease is unfolded: its messages become rows of deferred, unless they are leased again.
+--
+-- In queues with limits (ddl/slots.sql), admit.sql says how many messages may start, may_start.sql
+-- and not_yet.sql whether a head may, and admitted.sql and started.sql store which did. P1, P2, P6.
 WITH {admit}recheck AS MATERIALIZED (
     SELECT FROM pgqueue_recheck
     WHERE queue_id = {queue_id} AND (SELECT %(heed)s::boolean) ORDER BY id LIMIT 1

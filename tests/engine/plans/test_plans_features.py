@@ -93,8 +93,11 @@ def test_a_head_that_is_ready_is_found_by_its_turn(crowded, sql, analyzed):
         assert LiveMessage.objects.one(queue_id, pk, using="default").get().id == pk
 
     assert len(plans) >= 4
+    # Before version 17, an index finds several values by a descent for each. Without statistics the
+    # planner takes one look-up by priority for cheaper.
+    rows = 100 if analyzed or connection.pg_version >= 170_000 else 5_000
     for plan in plans:
-        plan.check(rows=100, buffers=400)
+        plan.check(rows=rows, buffers=400)
 
 
 @pytest.mark.parametrize("analyzed", [False, True])
