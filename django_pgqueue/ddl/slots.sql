@@ -321,7 +321,7 @@ CREATE FUNCTION {schema}.pgqueue_slots_freed(
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
     blind boolean := current_setting('transaction_isolation') <> 'read committed';
-    numbers smallint[];
+    places tid[];
     locked_queues integer[];
     locked_groups text[];
     locks smallint[];
@@ -330,10 +330,10 @@ DECLARE
     freed record;
 BEGIN
     -- Excludes heads that a read is moving from ready to deferred.
-    SELECT array_agg(m.queue_id), array_agg(m.group_key), array_agg(g.slot)
-    INTO queue_ids, groups, numbers
+    SELECT array_agg(m.queue_id), array_agg(m.group_key), array_agg(g.place)
+    INTO queue_ids, groups, places
     FROM unnest(ids, queue_ids, groups) AS m (id, queue_id, group_key) CROSS JOIN LATERAL (
-        SELECT g.slot FROM {schema}.pgqueue_group g
+        SELECT g.ctid AS place FROM {schema}.pgqueue_group g
         WHERE g.queue_id = m.queue_id AND g.group_key = m.group_key AND g.head = m.id LIMIT 1) g
     WHERE NOT from_ready OR (
         SELECT true FROM {schema}.pgqueue_deferred d
@@ -367,8 +367,10 @@ BEGIN
           AND g.first = l.lock AND g.followed = 0
     ),
     slot AS MATERIALIZED (
-        SELECT queue_id, group_key, f.slot, row_number() OVER one AS number, count(*) OVER one AS room
-        FROM unnest(queue_ids, groups, numbers) AS f (queue_id, group_key, slot)
+        -- By ctid: a slot that another transaction has filled no longer matches.
+        SELECT queue_id, group_key, g.place, row_number() OVER one AS number, count(*) OVER one AS room
+        FROM (SELECT ctid AS place, queue_id, group_key FROM {schema}.pgqueue_group
+              WHERE ctid = ANY(places)) g
         JOIN usual USING (queue_id, group_key)
         WINDOW one AS (PARTITION BY queue_id, group_key)
     ),
@@ -382,9 +384,9 @@ BEGIN
     ),
     moved AS (
         DELETE FROM {schema}.pgqueue_waiting w USING (
-            SELECT spot, slot FROM next JOIN slot USING (queue_id, group_key, number)) n
+            SELECT spot, place FROM next JOIN slot USING (queue_id, group_key, number)) n
         WHERE w.ctid = n.spot AND (w.vt IS NULL OR w.vt <= statement_timestamp())
-        RETURNING w.*, n.slot, nextval('{schema}.pgqueue_message_id_seq') AS turn
+        RETURNING w.*, n.place, nextval('{schema}.pgqueue_message_id_seq') AS turn
     ),
     readable AS (
         INSERT INTO {schema}.pgqueue_ready (id, turn, enqueued_at, queue_id, priority, group_key)
@@ -401,26 +403,28 @@ BEGIN
     headed AS (
         UPDATE {schema}.pgqueue_group g
         SET head = m.id, turn = m.turn, priority = m.priority, free_at = NULL
-        FROM moved m
-        WHERE g.queue_id = m.queue_id AND g.group_key = m.group_key AND g.slot = m.slot
+        FROM moved m WHERE g.ctid = m.place
     ),
     left_over AS MATERIALIZED (
-        SELECT s.queue_id, s.group_key, s.slot, (
+        SELECT s.queue_id, s.group_key, s.place, (
                    SELECT true FROM {schema}.pgqueue_waiting w
                    WHERE w.queue_id = s.queue_id AND w.group_key = s.group_key LIMIT 1) AS waits
-        FROM slot s LEFT JOIN moved m USING (queue_id, group_key, slot)
-        WHERE m.id IS NULL
+        FROM slot s WHERE (s.place IN (SELECT place FROM moved)) IS NOT TRUE
     ),
     removed AS (
-        DELETE FROM {schema}.pgqueue_group g USING left_over l
-        WHERE g.queue_id = l.queue_id AND g.group_key = l.group_key AND g.slot = l.slot
-          AND l.waits IS NULL
+        DELETE FROM {schema}.pgqueue_group
+        WHERE ctid = ANY(ARRAY(SELECT place FROM left_over WHERE waits IS NULL))
     )
     SELECT array_agg(queue_id), array_agg(group_key),
            (SELECT {schema}.pgqueue_wake(m.queue_id) FROM moved m LIMIT 1)
     INTO done_queues, done_groups
     FROM usual
-    WHERE (queue_id, group_key) NOT IN (
+    JOIN (SELECT queue_id, group_key, count(*) AS wanted
+          FROM unnest(queue_ids, groups) AS f (queue_id, group_key) GROUP BY 1, 2) f
+        USING (queue_id, group_key)
+    JOIN (SELECT queue_id, group_key, count(*) AS held FROM slot GROUP BY 1, 2) s
+        USING (queue_id, group_key)
+    WHERE wanted = held AND (queue_id, group_key) NOT IN (
         SELECT queue_id, group_key FROM left_over WHERE waits);
 
     FOR freed IN
