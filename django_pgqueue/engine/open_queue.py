@@ -49,6 +49,11 @@ class OpenQueue:
         return self.runner.alias
 
     @property
+    def is_limited(self) -> bool:
+        """Whether the queue or its groups have a limit or a rate, or had one for groups."""
+        return bool(self.has_slots or self.limit or self.rate or self.group_rate)
+
+    @property
     def message_table(self) -> str:
         """This queue's own partition of the table of messages."""
         return ddl.own_table("pgqueue_message", self.id)

@@ -1,4 +1,4 @@
-"""Column types for annotations, defaults that the server computes, and Meta options.
+"""Column types for annotations, columns of limits, defaults that the server computes, Meta options.
 
 A column type names the Python types that the field accepts and returns.
 """
@@ -9,7 +9,11 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar, TypeAlias
 from uuid import UUID
 
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
+
+from django_pgqueue.arguments import MOST_SLOTS
+from django_pgqueue.validators import validate_rate
 
 AutoKey: TypeAlias = "models.AutoField[int, int]"
 BigAutoKey: TypeAlias = "models.BigAutoField[int, int]"
@@ -36,6 +40,23 @@ NOW = models.Func(function="statement_timestamp", output_field=models.DateTimeFi
 XID = models.Func(
     template="pg_current_xact_id()::text::bigint", output_field=models.BigIntegerField()
 )
+
+
+def slots(help_text: str) -> IntegerOrNull:
+    """A limit or a burst; NULL: none."""
+    return models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(MOST_SLOTS)],
+        help_text=help_text,
+    )
+
+
+def rate(help_text: str) -> CharOrNull:
+    """A rate, such as 30/m; NULL: none."""
+    return models.CharField(
+        max_length=20, null=True, blank=True, validators=[validate_rate], help_text=help_text
+    )
 
 
 class Meta:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
-from django_pgqueue import arguments
 from django_pgqueue.models import columns
 from django_pgqueue.models.queue import Queue
-from django_pgqueue.validators import validate_rate
 
 __all__ = ["GroupSetting"]
 
@@ -23,24 +20,14 @@ class GroupSetting(models.Model):
         Queue, models.CASCADE, related_name="group_settings"
     )
     group_key: columns.Text = models.TextField()
-    limit: columns.IntegerOrNull = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(arguments.MOST_SLOTS)],
-        help_text="The most messages of this group in flight at once; empty: as the queue says.",
+    limit: columns.IntegerOrNull = columns.slots(
+        "The most messages of this group in flight at once; empty: as the queue says."
     )
-    rate: columns.CharOrNull = models.CharField(  # noqa: DJ001
-        max_length=20,
-        null=True,
-        blank=True,
-        validators=[validate_rate],
-        help_text="The most deliveries of this group in a time; empty: as the queue says.",
+    rate: columns.CharOrNull = columns.rate(
+        "The most deliveries of this group in a time; empty: as the queue says."
     )
-    burst: columns.IntegerOrNull = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(arguments.MOST_SLOTS)],
-        help_text="How many this rate delivers at once after a pause; empty: one.",
+    burst: columns.IntegerOrNull = columns.slots(
+        "How many this rate delivers at once after a pause; empty: one."
     )
     paused: columns.Boolean = models.BooleanField(
         default=False, help_text="No message of this group is delivered."

@@ -9,7 +9,7 @@ from itertools import repeat
 from typing import Any, ClassVar
 
 from django.core.exceptions import ValidationError
-from django.core.validators import MaxValueValidator, MinValueValidator
+from django.core.validators import MinValueValidator
 from django.db import DatabaseError, ProgrammingError, connections, models, router, transaction
 from django.db.models.functions import Lower
 from django.utils.functional import cached_property
@@ -25,7 +25,7 @@ from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.maintenance import tables
 from django_pgqueue.models import columns
 from django_pgqueue.sqlstates import UNDEFINED_TABLE, is_gone, sqlstate
-from django_pgqueue.validators import validate_queue_name, validate_rate
+from django_pgqueue.validators import validate_queue_name
 
 __all__ = ["Queue", "explained", "reopened"]
 
@@ -208,43 +208,23 @@ class Queue(models.Model):
     unique_window: columns.DurationOrNull = models.DurationField(
         null=True, blank=True, help_text="How long a unique key counts; empty: five minutes."
     )
-    limit: columns.IntegerOrNull = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(arguments.MOST_SLOTS)],
-        help_text="The most messages in flight at once; empty: any number.",
+    limit: columns.IntegerOrNull = columns.slots(
+        "The most messages in flight at once; empty: any number."
     )
-    rate: columns.CharOrNull = models.CharField(  # noqa: DJ001
-        max_length=20,
-        null=True,
-        blank=True,
-        validators=[validate_rate],
-        help_text="The most deliveries in a time, such as 100/s or 30/m; empty: any number.",
+    rate: columns.CharOrNull = columns.rate(
+        "The most deliveries in a time, such as 100/s or 30/m; empty: any number."
     )
-    burst: columns.IntegerOrNull = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(arguments.MOST_SLOTS)],
-        help_text="How many the rate delivers at once after a pause; empty: one.",
+    burst: columns.IntegerOrNull = columns.slots(
+        "How many the rate delivers at once after a pause; empty: one."
     )
-    group_limit: columns.IntegerOrNull = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(arguments.MOST_SLOTS)],
-        help_text="The most messages of a group in flight at once; empty: one, in order.",
+    group_limit: columns.IntegerOrNull = columns.slots(
+        "The most messages of a group in flight at once; empty: one, in order."
     )
-    group_rate: columns.CharOrNull = models.CharField(  # noqa: DJ001
-        max_length=20,
-        null=True,
-        blank=True,
-        validators=[validate_rate],
-        help_text="The most deliveries of a group in a time, such as 30/m.",
+    group_rate: columns.CharOrNull = columns.rate(
+        "The most deliveries of a group in a time, such as 30/m."
     )
-    group_burst: columns.IntegerOrNull = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(arguments.MOST_SLOTS)],
-        help_text="How many of a group its rate delivers at once after a pause; empty: one.",
+    group_burst: columns.IntegerOrNull = columns.slots(
+        "How many of a group its rate delivers at once after a pause; empty: one."
     )
     has_slots: columns.Boolean = models.BooleanField(
         default=False,

@@ -69,8 +69,7 @@ class Subscription:
         """Look the queue up again: its settings may have changed. Raises QueueNotFound."""
         self.queue = Queue.objects.resolve(self.name, self.queue.alias)
         self.max_deliveries = self.handler.max_deliveries or self.queue.max_deliveries
-        opened = self.queue.opened
-        self.is_limited = bool(opened.has_slots or opened.limit or opened.rate)
+        self.is_limited = self.queue.opened.is_limited
         return self.queue
 
     @property

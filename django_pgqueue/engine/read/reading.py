@@ -205,7 +205,7 @@ def _limits(queue: OpenQueue) -> dict[str, Any]:
 
     Raises InvalidArgument in the caller's transaction if the queue has a rate.
     """
-    if not (queue.has_slots or queue.limit or queue.rate or queue.group_rate):
+    if not queue.is_limited:
         return {}
     if (queue.rate or queue.group_rate) and not queue.runner.may_lease:
         raise InvalidArgument(
