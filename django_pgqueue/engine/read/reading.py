@@ -153,9 +153,9 @@ def _take(
     qty, taken = params["qty"], Deliveries()
     if alone is None:
         alone = queue.runner.alone
-    # No position in the caller's transaction: its rollback may bring back earlier messages.
     if limits is None:
         limits = _limits(queue)
+    # No position in the caller's transaction: its rollback may bring back earlier messages.
     fast = queue.runner.alone and not (queue.limit or queue.rate or queue.group_rate)
     position = _position(queue, params) if fast else None
     if position is not None and (bounds := position.bounds()) is not None:
