@@ -94,7 +94,7 @@ KINDS = tuple(_RIGHTS)
 
 # The functions of limits (slots.sql) that reads and settlements call.
 _SLOTS = (
-    "spacing|group_rule|fill_slots|empty_slots|slots_freed|may_start|started|next_start|free_slots|"
+    "spacing|group_rule|fill_slots|fill_groups|empty_slots|slots_freed|may_start|started|next_start|free_slots|"
     "admit|admitted"
 )
 

@@ -312,81 +312,82 @@ BEGIN
 END
 $$;
 
--- Fills slots whose heads left ready or deferred. Called by the trigger (groups.sql). One statement
--- does so for all groups that have a limit above one and no rate; pgqueue_fill_slots does the rest. A
--- group that another transaction has locked gets a recheck.
-CREATE FUNCTION {schema}.pgqueue_slots_freed(
-    from_ready boolean, ids bigint[], queue_ids integer[], groups text[]
-) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+-- Fills the free slots of groups. One statement does so for all groups that have no rate, no pause, not
+-- too many heads, no followers and no message that was put off. pgqueue_fill_slots does the rest.
+-- Returns the groups for which it must be called again.
+CREATE FUNCTION {schema}.pgqueue_fill_groups(
+    INOUT queue_ids integer[], INOUT groups text[], opening boolean
+) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
-    blind boolean := current_setting('transaction_isolation') <> 'read committed';
-    places tid[];
-    locked_queues integer[];
-    locked_groups text[];
     locks smallint[];
-    done_queues integer[];
-    done_groups text[];
-    freed record;
 BEGIN
-    -- Excludes heads that a read is moving from ready to deferred.
-    SELECT array_agg(m.queue_id), array_agg(m.group_key), array_agg(g.place)
-    INTO queue_ids, groups, places
-    FROM unnest(ids, queue_ids, groups) AS m (id, queue_id, group_key) CROSS JOIN LATERAL (
-        SELECT g.ctid AS place FROM {schema}.pgqueue_group g
-        WHERE g.queue_id = m.queue_id AND g.group_key = m.group_key AND g.head = m.id LIMIT 1) g
-    WHERE NOT from_ready OR (
-        SELECT true FROM {schema}.pgqueue_deferred d
-        WHERE d.id = m.id AND d.queue_id + 0 = m.queue_id AND d.state = 'PROCESSING'
-        LIMIT 1) IS NULL;
-    IF queue_ids IS NULL THEN
-        RETURN;
-    END IF;
-
     SELECT array_agg(k.queue_id), array_agg(k.group_key), array_agg(l.slot)
-    INTO locked_queues, locked_groups, locks
+    INTO queue_ids, groups, locks
     FROM (SELECT DISTINCT * FROM unnest(queue_ids, groups) AS k (queue_id, group_key)) k
-    CROSS JOIN LATERAL (
+    LEFT JOIN LATERAL (
         SELECT slot FROM {schema}.pgqueue_group WHERE ctid = ANY(ARRAY(
-            SELECT ctid FROM {schema}.pgqueue_group g
+            SELECT g.ctid FROM {schema}.pgqueue_group g
             WHERE g.queue_id = k.queue_id AND g.group_key = k.group_key ORDER BY g.slot LIMIT 1))
-        FOR UPDATE SKIP LOCKED) l
-    WHERE NOT blind;
+        FOR UPDATE SKIP LOCKED) l ON true;
 
     WITH usual AS MATERIALIZED (
-        SELECT l.queue_id, l.group_key
-        FROM unnest(locked_queues, locked_groups, locks) AS l (queue_id, group_key, lock)
-        JOIN {schema}.pgqueue_queue q ON q.id = l.queue_id AND q.group_rate IS NULL
-        LEFT JOIN {schema}.pgqueue_group_setting s
-            ON s.queue_id = l.queue_id AND s.group_key = l.group_key
+        SELECT k.queue_id, k.group_key, r.slots - cardinality(g.taken) AS room, r.slots = 1 AS is_fifo,
+               g.taken, g.free, g.places
+        FROM unnest(queue_ids, groups, locks) AS k (queue_id, group_key, lock)
         CROSS JOIN LATERAL (
-            SELECT count(*) AS slots, min(g.slot) AS first, count(g.followers) AS followed
-            FROM {schema}.pgqueue_group g
-            WHERE g.queue_id = l.queue_id AND g.group_key = l.group_key) g
-        WHERE s.paused IS NOT TRUE AND coalesce(s."limit", q.group_limit) >= greatest(g.slots, 2)
-          AND g.first = l.lock AND g.followed = 0
-    ),
-    slot AS MATERIALIZED (
-        -- By ctid: a slot that another transaction has filled no longer matches.
-        SELECT queue_id, group_key, g.place, row_number() OVER one AS number, count(*) OVER one AS room
-        FROM (SELECT ctid AS place, queue_id, group_key FROM {schema}.pgqueue_group
-              WHERE ctid = ANY(places)) g
-        JOIN usual USING (queue_id, group_key)
-        WINDOW one AS (PARTITION BY queue_id, group_key)
+            SELECT q.group_limit FROM {schema}.pgqueue_queue q
+            WHERE q.id = k.queue_id AND q.group_rate IS NULL OFFSET 0) q
+        LEFT JOIN LATERAL (
+            SELECT s."limit", s.paused FROM {schema}.pgqueue_group_setting s
+            WHERE s.queue_id = k.queue_id AND s.group_key = k.group_key OFFSET 0) s ON true
+        CROSS JOIN LATERAL (SELECT coalesce(s."limit", q.group_limit, 1) AS slots) r
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS slots, min(g.slot) AS first, bool_or(g.is_unusual) AS is_unusual,
+                   coalesce(array_agg(g.slot) FILTER (WHERE g.is_taken), '{}') AS taken,
+                   array_agg(g.slot) FILTER (WHERE NOT g.is_taken) AS free,
+                   array_agg(g.place) FILTER (WHERE NOT g.is_taken) AS places
+            FROM (
+                SELECT g.ctid AS place, g.slot,
+                       d.state IS NOT NULL OR r.found IS NOT NULL AS is_taken,
+                       g.followers IS NOT NULL
+                       OR d.state <> 'PROCESSING' AND d.vt > statement_timestamp() AS is_unusual
+                FROM {schema}.pgqueue_group g
+                LEFT JOIN LATERAL (
+                    SELECT d.state, d.vt FROM {schema}.pgqueue_deferred d
+                    WHERE d.id = g.head AND d.queue_id + 0 = k.queue_id LIMIT 1) d ON true
+                LEFT JOIN LATERAL (
+                    SELECT true AS found FROM {schema}.pgqueue_ready r
+                    WHERE r.queue_id = k.queue_id AND -r.priority = -g.priority
+                      AND r.turn = g.turn AND r.id = g.head LIMIT 1) r ON true
+                WHERE g.queue_id = k.queue_id AND g.group_key = k.group_key) g) g
+        WHERE s.paused IS NOT TRUE AND g.is_unusual IS NOT TRUE AND g.slots <= r.slots
+          AND g.first IS NOT DISTINCT FROM k.lock AND (k.lock IS NOT NULL OR opening)
     ),
     next AS MATERIALIZED (
-        SELECT k.queue_id, k.group_key, w.spot,
-               row_number() OVER (PARTITION BY k.queue_id, k.group_key ORDER BY w.id) AS number
-        FROM (SELECT DISTINCT queue_id, group_key, room FROM slot) k CROSS JOIN LATERAL (
-            SELECT w.ctid AS spot, w.id FROM {schema}.pgqueue_waiting w
-            WHERE w.queue_id = k.queue_id AND w.group_key = k.group_key
-            ORDER BY w.id LIMIT k.room FOR UPDATE SKIP LOCKED) w
+        SELECT u.*, w.*, ARRAY(
+                   SELECT n FROM generate_series(0, cardinality(u.taken) + cardinality(w.spots)) AS n
+                   WHERE n <> ALL(u.taken) LIMIT cardinality(w.spots)) AS slots
+        FROM usual u CROSS JOIN LATERAL (
+            SELECT array_agg(w.id) AS ids, coalesce(array_agg(w.spot), '{}') AS spots,
+                   bool_or(w.vt > statement_timestamp()) IS TRUE AS is_put_off
+            FROM (SELECT w.ctid AS spot, w.id, w.vt FROM {schema}.pgqueue_waiting w
+                  WHERE w.queue_id = u.queue_id AND w.group_key = u.group_key
+                  ORDER BY w.id LIMIT u.room FOR UPDATE SKIP LOCKED) w
+            -- A FIFO group waits for its first message, even if that is locked.
+            WHERE NOT u.is_fifo OR w.id = (
+                SELECT f.id FROM {schema}.pgqueue_waiting f
+                WHERE f.queue_id = u.queue_id AND f.group_key = u.group_key
+                ORDER BY f.id LIMIT 1)) w
     ),
     moved AS (
         DELETE FROM {schema}.pgqueue_waiting w USING (
-            SELECT spot, place FROM next JOIN slot USING (queue_id, group_key, number)) n
-        WHERE w.ctid = n.spot AND (w.vt IS NULL OR w.vt <= statement_timestamp())
-        RETURNING w.*, n.place, nextval('{schema}.pgqueue_message_id_seq') AS turn
+            SELECT m.spot, m.slot
+            FROM next n CROSS JOIN LATERAL unnest(n.ids, n.spots, n.slots)
+                WITH ORDINALITY AS m (id, spot, slot, number)
+            WHERE NOT n.is_put_off
+            ORDER BY m.number, m.id OFFSET 0) m
+        WHERE w.ctid = m.spot
+        RETURNING w.*, m.spot, m.slot, nextval('{schema}.pgqueue_message_id_seq') AS turn
     ),
     readable AS (
         INSERT INTO {schema}.pgqueue_ready (id, turn, enqueued_at, queue_id, priority, group_key)
@@ -401,43 +402,66 @@ BEGIN
         FROM moved WHERE read_ct > 0
     ),
     headed AS (
-        UPDATE {schema}.pgqueue_group g
-        SET head = m.id, turn = m.turn, priority = m.priority, free_at = NULL
-        FROM moved m WHERE g.ctid = m.place
+        INSERT INTO {schema}.pgqueue_group AS g (queue_id, group_key, slot, head, turn, priority)
+        SELECT queue_id, group_key, slot, id, turn, priority FROM moved
+        ON CONFLICT (queue_id, group_key, slot) DO UPDATE
+        SET head = excluded.head, turn = excluded.turn, priority = excluded.priority, free_at = NULL
     ),
-    left_over AS MATERIALIZED (
-        SELECT s.queue_id, s.group_key, s.place, (
-                   SELECT true FROM {schema}.pgqueue_waiting w
-                   WHERE w.queue_id = s.queue_id AND w.group_key = s.group_key LIMIT 1) AS waits
-        FROM slot s WHERE (s.place IN (SELECT place FROM moved)) IS NOT TRUE
+    done AS MATERIALIZED (
+        SELECT n.* FROM next n
+        WHERE NOT n.is_put_off AND (cardinality(n.spots) = n.room OR (
+                  SELECT true FROM {schema}.pgqueue_waiting w
+                  WHERE w.queue_id = n.queue_id AND w.group_key = n.group_key
+                  ORDER BY w.id OFFSET cardinality(n.spots) LIMIT 1) IS NULL)
+          -- Otherwise a message was changed before this statement locked it.
+          AND (SELECT count(*) FROM moved) = (
+              SELECT sum(cardinality(n.spots)) FROM next n WHERE NOT n.is_put_off)
     ),
     removed AS (
-        DELETE FROM {schema}.pgqueue_group
-        WHERE ctid = ANY(ARRAY(SELECT place FROM left_over WHERE waits IS NULL))
+        DELETE FROM {schema}.pgqueue_group WHERE ctid = ANY(ARRAY(
+            SELECT f.place FROM done d CROSS JOIN LATERAL unnest(d.free, d.places) AS f (slot, place)
+            WHERE f.slot <> ALL(d.slots)))
     )
-    SELECT array_agg(queue_id), array_agg(group_key),
-           (SELECT {schema}.pgqueue_wake(m.queue_id) FROM moved m LIMIT 1)
-    INTO done_queues, done_groups
-    FROM usual
-    JOIN (SELECT queue_id, group_key, count(*) AS wanted
-          FROM unnest(queue_ids, groups) AS f (queue_id, group_key) GROUP BY 1, 2) f
-        USING (queue_id, group_key)
-    JOIN (SELECT queue_id, group_key, count(*) AS held FROM slot GROUP BY 1, 2) s
-        USING (queue_id, group_key)
-    WHERE wanted = held AND (queue_id, group_key) NOT IN (
-        SELECT queue_id, group_key FROM left_over WHERE waits);
+    SELECT array_agg(k.queue_id), array_agg(k.group_key),
+           (SELECT count({schema}.pgqueue_wake(m.queue_id))
+            FROM (SELECT DISTINCT queue_id FROM moved) m)
+    INTO queue_ids, groups
+    FROM unnest(queue_ids, groups) AS k (queue_id, group_key)
+    WHERE (k.queue_id, k.group_key) NOT IN (SELECT queue_id, group_key FROM done);
 
-    FOR freed IN
-        SELECT * FROM unnest(queue_ids, groups) AS f (queue_id, group_key)
-        EXCEPT SELECT * FROM unnest(done_queues, done_groups) AS d (queue_id, group_key)
-    LOOP
-        IF blind OR NOT {schema}.pgqueue_fill_slots(freed.queue_id, freed.group_key, false) THEN
-            INSERT INTO {schema}.pgqueue_recheck (id, queue_id, group_key)
-            VALUES (nextval('{schema}.pgqueue_message_id_seq'), freed.queue_id, freed.group_key);
-        END IF;
-    END LOOP;
+    SELECT array_agg(k.queue_id), array_agg(k.group_key) INTO queue_ids, groups
+    FROM unnest(queue_ids, groups) AS k (queue_id, group_key)
+    WHERE NOT {schema}.pgqueue_fill_slots(k.queue_id, k.group_key, opening);
 END
 $$;
+
+-- Fills the slots of heads that left ready or deferred. Called by the trigger (groups.sql). Groups that
+-- another transaction has locked get a recheck. If this transaction keeps its first snapshot, all do.
+CREATE FUNCTION {schema}.pgqueue_slots_freed(
+    from_ready boolean, ids bigint[], queue_ids integer[], groups text[]
+) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+BEGIN
+    -- Excludes heads that a read is moving from ready to deferred.
+    SELECT array_agg(m.queue_id), array_agg(m.group_key) INTO queue_ids, groups
+    FROM unnest(ids, queue_ids, groups) AS m (id, queue_id, group_key) CROSS JOIN LATERAL (
+        SELECT FROM {schema}.pgqueue_group g
+        WHERE g.queue_id = m.queue_id AND g.group_key = m.group_key AND g.head = m.id LIMIT 1) g
+    WHERE NOT from_ready OR (
+        SELECT true FROM {schema}.pgqueue_deferred d
+        WHERE d.id = m.id AND d.queue_id + 0 = m.queue_id AND d.state = 'PROCESSING'
+        LIMIT 1) IS NULL;
+
+    IF queue_ids IS NOT NULL AND current_setting('transaction_isolation') = 'read committed' THEN
+        SELECT f.queue_ids, f.groups INTO queue_ids, groups
+        FROM {schema}.pgqueue_fill_groups(queue_ids, groups, false) f;
+    END IF;
+    INSERT INTO {schema}.pgqueue_recheck (id, queue_id, group_key)
+    SELECT nextval('{schema}.pgqueue_message_id_seq'), f.queue_id, f.group_key
+    FROM unnest(queue_ids, groups) AS f (queue_id, group_key);
+END
+$$;
+
 
 -- Returns whether a message may start now: it is the head of a slot whose time has come. Locks the
 -- slot, and returns false if another transaction has locked it. Reads ask for heads that are due, and
@@ -746,6 +770,7 @@ DROP FUNCTION IF EXISTS {schema}.pgqueue_next_start(integer, interval, integer);
 DROP FUNCTION IF EXISTS {schema}.pgqueue_started(integer, bigint[], text[]);
 DROP FUNCTION IF EXISTS {schema}.pgqueue_may_start(integer, text, bigint);
 DROP FUNCTION IF EXISTS {schema}.pgqueue_slots_freed(boolean, bigint[], integer[], text[]);
+DROP FUNCTION IF EXISTS {schema}.pgqueue_fill_groups(integer[], text[], boolean);
 DROP FUNCTION IF EXISTS {schema}.pgqueue_fill_slots(integer, text, boolean);
 DROP FUNCTION IF EXISTS {schema}.pgqueue_empty_slots(integer, text, interval);
 DROP FUNCTION IF EXISTS {schema}.pgqueue_group_rule(integer, text);

@@ -712,6 +712,11 @@ MUTANTS = (
                 "ORDER BY slot LIMIT 1))\n    FOR UPDATE SKIP LOCKED;",
                 "ORDER BY slot LIMIT 1));",
             ),
+            Change(
+                f"{DDL}/slots.sql",
+                "ORDER BY g.slot LIMIT 1))\n        FOR UPDATE SKIP LOCKED) l",
+                "ORDER BY g.slot LIMIT 1))) l",
+            ),
         ),
     ),
     Mutant(
@@ -733,8 +738,8 @@ MUTANTS = (
         (
             Change(
                 f"{DDL}/slots.sql",
-                "IF blind OR NOT {schema}.pgqueue_fill_slots(freed",
-                "IF NULL = {schema}.pgqueue_fill_slots(freed",
+                "FROM unnest(queue_ids, groups) AS f (queue_id, group_key);",
+                "FROM unnest(queue_ids, groups) AS f (queue_id, group_key) WHERE false;",
             ),
         ),
     ),

@@ -23,14 +23,19 @@ marks AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ),
 -- Of a queue with limits: ddl/slots.sql. A group without a slot has no other lock than this one.
-filled AS MATERIALIZED (
+tried AS MATERIALIZED (
     SELECT group_key FROM (
         SELECT group_key, min(place) AS place FROM (
             SELECT group_key, row_number() OVER () AS place FROM marks) m
         WHERE (SELECT has_slots FROM slotted)
         GROUP BY group_key ORDER BY place LIMIT %(groups)s) a
-    WHERE CASE WHEN pg_try_advisory_xact_lock(hashtextextended(group_key, {queue_id}))
-               THEN pgqueue_fill_slots({queue_id}, group_key, true) ELSE false END
+    WHERE pg_try_advisory_xact_lock(hashtextextended(group_key, {queue_id}))
+),
+unfilled AS MATERIALIZED (
+    SELECT unnest(f.groups) AS group_key
+    FROM (SELECT array_agg({queue_id}) AS queue_ids, array_agg(group_key) AS groups FROM tried) t
+    CROSS JOIN LATERAL pgqueue_fill_groups(t.queue_ids, t.groups, true) f
+    WHERE t.groups IS NOT NULL
 ),
 asked AS MATERIALIZED (
     SELECT DISTINCT group_key FROM marks WHERE NOT (SELECT has_slots FROM slotted)
@@ -113,7 +118,8 @@ not_yet AS (
 settled AS MATERIALIZED (
     SELECT group_key FROM moved
     UNION ALL SELECT group_key FROM looked_at
-    UNION ALL SELECT group_key FROM filled
+    UNION ALL SELECT group_key FROM tried
+              WHERE (group_key IN (SELECT group_key FROM unfilled)) IS NOT TRUE
     UNION ALL SELECT group_key FROM unknown WHERE place IS NULL
 ),
 done AS (
