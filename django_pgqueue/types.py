@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, NamedTuple
 
@@ -175,6 +175,8 @@ class Metrics:
       comes from the server's statistics, which lag by seconds. After a crash it starts again from
       the number of existing messages.
     - ``oldest_age``, ``newest_age``: seconds since the send; None when the queue is empty.
+    - ``blocked``: the number of messages that are not delivered now, by the reason that
+      :class:`Wait` names. Reasons without a message are left out.
 
     Small counts are exact. If counting would take long, a count is an estimate from PostgreSQL's
     statistics: then ``exact`` is False, and ``estimated`` names the estimates.
@@ -192,6 +194,7 @@ class Metrics:
     archived: int
     total: int
     scraped_at: dt.datetime
+    blocked: Mapping[str, int] = field(default_factory=dict, hash=False)
     exact: bool = True
     estimated: tuple[str, ...] = ()
 

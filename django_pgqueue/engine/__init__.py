@@ -12,8 +12,9 @@ redrive   send dead letters and archived messages again
 metrics   message counts and ages
 ========  ==============================================================================
 
-``places.sql`` defines the states that are counted and shown. ``errors.sql`` defines which errors
-are of the same kind. Other statements include parts of both.
+``places.sql`` defines the states that are counted and shown, ``reasons.sql`` why a message is not
+delivered now, and ``errors.sql`` which errors are of the same kind. Other statements include parts
+of them.
 
 An operation is a function whose first argument is an open queue
 (:class:`django_pgqueue.engine.open_queue.OpenQueue`). It runs one or a few statements and returns

@@ -58,6 +58,11 @@ class QueueCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         depth = _gauge("messages", "Messages in the queue, by state.", "queue", "state")
         visible = _gauge("visible_messages", "Messages that a read could take now.", "queue")
+        blocked = _gauge(
+            "blocked_messages",
+            "Messages that are not delivered now, by reason; none for a reason without a message.",
+            *("queue", "reason"),
+        )
         archived = _gauge("archived_messages", "Messages in the archive.", "queue")
         age = _gauge(
             "oldest_message_age_seconds",
@@ -99,6 +104,8 @@ class QueueCollector(Collector):
             for place in PLACES:
                 depth.add_metric([each.queue_name, place], getattr(each, place))
             visible.add_metric([each.queue_name], each.visible)
+            for reason, number in each.blocked.items():
+                blocked.add_metric([each.queue_name, reason], number)
             archived.add_metric([each.queue_name], each.archived)
             age.add_metric([each.queue_name], each.oldest_age or 0.0)
         for queue in queues:
@@ -114,7 +121,18 @@ class QueueCollector(Collector):
             for metric, value in zip(exports, values, strict=True):
                 metric.add_metric([lake.path], value)
         up.add_metric([self._alias], 1)
-        yield from (depth, visible, archived, age, limit, failing, late, *exports, up)
+        yield from (
+            depth,
+            visible,
+            blocked,
+            archived,
+            age,
+            limit,
+            failing,
+            late,
+            *exports,
+            up,
+        )
 
 
 def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:

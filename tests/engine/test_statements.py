@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 import django_pgqueue.engine
 from django_pgqueue.engine.statements import Part, render
 
@@ -53,8 +55,10 @@ def test_every_statement_is_named_by_the_python_beside_it():
         assert f'"{name}"' in beside or f"{{{name}}}" in parts or family, name
 
 
-def test_every_part_of_the_places_is_in_a_statement():
-    parts = re.findall(r"^-- (\{places/\w+\})", (ENGINE / "places.sql").read_text(), re.MULTILINE)
+@pytest.mark.parametrize("shared", ["places", "reasons"])
+def test_every_part_that_statements_share_is_in_one(shared):
+    text = (ENGINE / f"{shared}.sql").read_text()
+    parts = re.findall(r"^-- (\{\w+/\w+\})", text, re.MULTILINE)
     assert len(parts) > 5
     statements = "".join(file.read_text() for file in ENGINE.parent.rglob("*.sql"))
 

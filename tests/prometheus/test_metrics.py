@@ -99,6 +99,7 @@ def test_the_view_has_metrics_of_queues(orders):
     # The server's statistics count a transaction after its end.
     assert found["pgqueue_archived_messages"] == 0
     assert found["pgqueue_visible_messages"] == 1
+    assert samples(text, queue="orders", reason="scheduled")["pgqueue_blocked_messages"] == 1
     assert found["pgqueue_oldest_message_age_seconds"] >= 0
     assert found["pgqueue_age_limit_seconds"] == 7200
     assert samples(text, database="default")["pgqueue_up"] == 1

@@ -18,8 +18,12 @@ CROSS JOIN LATERAL (
            count(*) FILTER (WHERE {places/due}) AS due,
            count(*) FILTER (WHERE {places/in_flight}) AS in_flight,
            count(*) FILTER (WHERE {places/delayed}) AS delayed,
+           count(*) FILTER (WHERE {places/due} AND group_key IS NULL) AS loose_due,
+           count(*) FILTER (WHERE {places/delayed} AND group_key IS NULL) AS loose_delayed,
+           count(*) FILTER (WHERE {places/delayed} AND group_key IS NULL AND {reasons/retry}) AS loose_retries,
+           count(group_key) AS grouped,
            min(enqueued_at) AS oldest, max(enqueued_at) AS newest
-    FROM (SELECT vt, state, enqueued_at FROM pgqueue_deferred
+    FROM (SELECT vt, state, enqueued_at, group_key, read_ct FROM pgqueue_deferred
           WHERE queue_id = {of} ORDER BY vt LIMIT (SELECT %(limit)s::bigint)) d) d
 -- Takes the first message of a lease as its oldest, and the last one as its newest: ids rise with
 -- time, though commits may come in another order.
@@ -29,3 +33,4 @@ CROSS JOIN LATERAL (
            min(enqueued_ats[1]) AS oldest, max(enqueued_ats[cardinality(ids)]) AS newest
     FROM (SELECT vt, ids, enqueued_ats FROM pgqueue_lease
           WHERE queue_id = {of} ORDER BY vt LIMIT (SELECT %(limit)s::bigint)) l) l
+{metrics/blocked}

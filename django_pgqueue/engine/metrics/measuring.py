@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from django_pgqueue.engine.open_queue import OpenQueue
@@ -73,6 +76,9 @@ def _metrics(name: str, row: Sequence[Any], limit: int, ready_limit: int) -> Met
         inserted,
         scraped_at,
         complete,
+        loose_delayed,
+        loose_retries,
+        blocked,
     ) = row
     past = {
         "ready": ready > ready_limit or not complete,
@@ -81,6 +87,17 @@ def _metrics(name: str, row: Sequence[Any], limit: int, ready_limit: int) -> Met
         "delayed": deferred > limit,
         "archived": archived > limit,
     }
+    found = [
+        ("delayed", "scheduled", loose_delayed - loose_retries),
+        ("delayed", "retry", loose_retries),
+        *json.loads(blocked or "[]"),
+    ]
+    past["blocked"] = (
+        waiting > limit
+        or deferred > limit
+        or (ready > ready_limit and any(place == "ready" for place, _, _ in found))
+    )
+    counted = {"ready": ready, "waiting": waiting, "delayed": delayed}
     if archived > limit:
         archived = max(archived, archived_estimate)
     # Messages that only the statistics know are added to the count that stopped at its limit.
@@ -92,6 +109,7 @@ def _metrics(name: str, row: Sequence[Any], limit: int, ready_limit: int) -> Met
     elif deferred > limit:
         # Rows are counted in order of vt, so those beyond the limit are delayed messages.
         delayed += uncounted
+    estimated = {"ready": ready, "waiting": waiting, "delayed": delayed}
     # The waiting count includes the first messages of groups without a head.
     ready, delayed = ready + first_ready, delayed + first_delayed
     waiting -= first_ready + first_delayed
@@ -109,6 +127,22 @@ def _metrics(name: str, row: Sequence[Any], limit: int, ready_limit: int) -> Met
         archived=archived,
         total=max(length + archived, inserted),
         scraped_at=scraped_at,
+        blocked=_blocked(found, counted, estimated),
         exact=not any(past.values()),
         estimated=tuple(name for name, is_past in past.items() if is_past),
     )
+
+
+def _blocked(
+    found: Iterable[tuple[str, str, int]], counted: Mapping[str, int], estimated: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the number of blocked messages by reason, the most frequent first.
+
+    Messages that were not counted have the same reasons, in proportion.
+    """
+    numbers: dict[str, float] = defaultdict(float)
+    for place, reason, number in filter(itemgetter(2), found):
+        more = estimated[place] / counted[place] if place in counted else 1
+        numbers[reason] += number * more
+    order = sorted(numbers, key=lambda reason: (-numbers[reason], reason))
+    return {reason: round(numbers[reason]) for reason in order}

@@ -25,8 +25,10 @@ SELECT r.counted AS ready,
         FROM pg_partition_tree('{archive}')) AS archived_estimate,
        (SELECT coalesce(sum(pg_stat_get_tuples_inserted(relid)), 0)::bigint
         FROM pg_partition_tree('{message}')) AS inserted,
-       statement_timestamp() AS scraped_at, f.complete
+       statement_timestamp() AS scraped_at, f.complete,
+       d.loose_delayed, d.loose_retries, b.found
 FROM ready_age a
+JOIN pgqueue_queue q ON q.id = {of}
 CROSS JOIN LATERAL (
     SELECT count(*) AS counted, min(enqueued_at) AS oldest, max(enqueued_at) AS newest
     FROM (SELECT enqueued_at FROM pgqueue_ready WHERE queue_id = {of}

@@ -7,7 +7,8 @@ SELECT q.name, up_to.most, r.counted, w.counted, f.ready, f.delayed, d.counted, 
        extract(epoch FROM statement_timestamp() - greatest(r.newest, last.enqueued_at, d.newest, l.newest, w.newest))::float
            AS newest_age,
        coalesce(s.archived, 0), coalesce(s.live, 0), coalesce(s.archived, 0),
-       coalesce(s.inserted, 0), statement_timestamp(), f.complete
+       coalesce(s.inserted, 0), statement_timestamp(), f.complete,
+       d.loose_delayed, d.loose_retries, b.found
 FROM pgqueue_queue q
 CROSS JOIN LATERAL (
     SELECT to_regclass('pgqueue_message_q' || q.id) AS message,

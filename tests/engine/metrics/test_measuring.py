@@ -12,7 +12,7 @@ from django.utils import timezone
 from django_pgqueue.engine.metrics.measuring import ENOUGH, LEAST_COUNTED
 from django_pgqueue.engine.statements import load
 from django_pgqueue.errors import QueueNotFound
-from django_pgqueue.models import Message
+from django_pgqueue.models import Message, Queue
 from tests.conftest import run_sql
 from tests.factories import QueueFactory
 from tests.leasing import lease
@@ -134,9 +134,10 @@ def test_delayed_messages_beyond_the_limit_are_estimated_too(committed_orders, s
 
     metrics = committed_orders.metrics()
 
-    assert (metrics.exact, metrics.estimated) == (False, ("in_flight", "delayed"))
+    assert (metrics.exact, metrics.estimated) == (False, ("in_flight", "delayed", "blocked"))
     assert metrics.ready == 10
     assert metrics.length == pytest.approx(610, rel=0.1)
+    assert metrics.blocked == {"scheduled": metrics.delayed}
 
 
 def test_metrics_all_measures_every_queue_by_name(db):
@@ -197,3 +198,94 @@ def test_the_metrics_of_all_queues_are_those_of_each(db):
             assert getattr(all_at_once, field) == getattr(alone, field), field
     assert [m.queue_name for m in together] == [q.name for q in Message.objects.list_queues()]
     assert together[4].oldest_age is not None
+
+
+# Reasons
+
+
+def blocked(queue):
+    """The numbers of blocked messages by reason, which both operations tell."""
+    [one] = [each for each in Message.objects.metrics_all() if each.queue_name == queue.name]
+    alone = queue.metrics()
+    assert alone.blocked == one.blocked
+    return alone.blocked
+
+
+def test_metrics_tell_why_messages_wait(orders):
+    orders.send_batch(range(3), delay=60)
+    orders.send(3)
+    orders.retry({message.receipt: 60 for message in orders.read()})
+    orders.send_batch(range(4), group="a")
+    orders.read()
+    orders.send(4)
+
+    assert blocked(orders) == {"group": 3, "scheduled": 3, "retry": 1}
+    assert list(blocked(orders)) == ["group", "scheduled", "retry"]
+
+
+def test_of_a_paused_queue_all_readable_messages_are_blocked(orders):
+    orders.send_batch(range(2))
+    due = orders.send_batch(range(20))
+    orders.read(qty=22)
+    orders.set_vt(due, 0)
+    orders.send_batch(range(3))
+    orders.send_batch(range(4), group="a")
+    Queue.objects.update(paused=True)
+
+    assert blocked(orders) == {"queue_paused": 27}
+    assert orders.metrics().visible == 24
+
+
+@pytest.mark.parametrize(("limits", "reason"), [({"limit": 2}, "limit"), ({"rate": "1/h"}, "rate")])
+def test_metrics_count_what_the_whole_queue_holds_back(orders, limits, reason):
+    Queue.objects.update(**limits)
+    orders.send_batch(range(5))
+    assert blocked(orders) == {}
+
+    taken = len(orders.read(qty=5))
+
+    assert blocked(orders) == {reason: 5 - taken}
+
+
+def test_metrics_count_what_groups_hold_back(orders):
+    Queue.objects.update(group_limit=2)
+    for group in "abc":
+        orders.send_batch(range(4), group=group)
+    orders.read(qty=6)
+    orders.group("b").pause()
+    orders.group("c").limit(3)
+
+    assert blocked(orders) == {"group_limit": 3, "group_paused": 2}
+
+
+def test_a_head_that_waits_for_its_slot_counts_for_the_rate_of_its_group(orders):
+    Queue.objects.update(group_rate="1/h")
+    orders.send_batch(range(4), group="a")
+    orders.read(qty=4)
+
+    assert blocked(orders) == {"group_rate": 3}
+
+
+def test_beyond_the_limit_the_reasons_are_estimated_in_proportion(committed_orders, settings):
+    settings.PGQUEUE = {"EXACT_COUNT_LIMIT": 50}
+    committed_orders.send_batch(range(600), group="a")
+    committed_orders.read()
+
+    metrics = committed_orders.metrics()
+
+    assert metrics.estimated == ("waiting", "blocked")
+    assert metrics.blocked == {"group": metrics.waiting}
+
+
+def test_the_reasons_of_a_queue_that_holds_nothing_back_are_exact(committed_orders, settings):
+    settings.PGQUEUE = {"EXACT_COUNT_LIMIT": 50}
+    committed_orders.send_batch(range(600))
+    committed_orders.send(1, delay=60)
+
+    assert committed_orders.metrics().blocked == {"scheduled": 1}
+    assert committed_orders.metrics().estimated == ("ready",)
+
+    Queue.objects.update(paused=True)
+    measured = committed_orders.metrics()
+    assert measured.estimated == ("ready", "blocked")
+    assert measured.blocked["queue_paused"] == measured.ready

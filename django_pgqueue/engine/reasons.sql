@@ -1,0 +1,106 @@
+-- Why a message in the queue is not delivered now. Statements include these parts, so that why(),
+-- peek, metrics and the admin tell the same reason. docs/limits.md lists the reasons.
+--
+-- A statement begins with a query "asked", with a row for each message, or for messages that are
+-- alike:
+--
+-- queue_id, group_key
+-- in_flight    whether it is leased
+-- not_due      whether its time is still to come
+-- at_rate      whether it has a slot of its group, which is free at that time
+-- read_ct      its deliveries
+-- needs_slot   whether it is in a group and has no slot there
+-- vt           its time; only reasons/until uses it
+--
+-- The queries of reasons/facts follow. They read each group and each queue once.
+
+-- {reasons/reason}: NULL if the message is in flight, or if the next read would find it
+CASE
+           WHEN s.in_flight THEN NULL
+           WHEN s.not_due AND s.at_rate THEN 'group_rate'
+           WHEN s.not_due AND s.{reasons/retry} THEN 'retry'
+           WHEN s.not_due THEN 'scheduled'
+           WHEN q.held = 'queue_paused' THEN q.held
+           WHEN s.needs_slot AND g.paused THEN 'group_paused'
+           WHEN s.needs_slot AND g.is_fifo AND g.taken > 0 THEN 'group'
+           WHEN s.needs_slot AND g.leased >= g.slots AND NOT g.by_start THEN 'group_limit'
+           WHEN s.needs_slot AND g.free_at IS NOT NULL THEN 'group_rate'
+           WHEN s.needs_slot AND g.taken >= g.slots THEN 'group_limit'
+           ELSE q.held
+       END
+
+-- {reasons/retry}: whether a message that is not due waits for another attempt
+read_ct > 0
+
+-- {reasons/until}: until when at least the message waits, if that is known
+CASE WHEN s.in_flight THEN NULL
+            WHEN s.not_due THEN s.vt
+            WHEN s.needs_slot AND NOT (g.leased >= g.slots AND NOT g.by_start) THEN g.free_at
+            WHEN NOT s.needs_slot AND q.next_at > statement_timestamp() THEN q.next_at
+       END
+
+-- {reasons/facts}
+grouped AS MATERIALIZED (
+    SELECT k.queue_id, k.group_key, rule.*, slot.*
+    FROM (SELECT DISTINCT queue_id, group_key FROM asked WHERE needs_slot) k
+    CROSS JOIN LATERAL pgqueue_group_rule(k.queue_id, k.group_key) rule
+    CROSS JOIN LATERAL (
+        SELECT count(h.head) AS taken, count(*) FILTER (WHERE d.state = 'PROCESSING') AS leased,
+               min(h.free_at) FILTER (
+                   WHERE h.free_at > statement_timestamp() AND h.free_at < 'infinity') AS free_at
+        FROM pgqueue_group h
+        LEFT JOIN LATERAL (SELECT d.state FROM pgqueue_deferred d
+                           WHERE d.id = h.head AND d.queue_id + 0 = k.queue_id OFFSET 0) d ON true
+        WHERE h.queue_id = k.queue_id AND h.group_key = k.group_key) slot
+),
+whole AS MATERIALIZED (
+    SELECT k.queue_id, o.* FROM (SELECT DISTINCT queue_id FROM asked) k
+    CROSS JOIN LATERAL ({reasons/whole}) o
+)
+
+-- {reasons/from}: of the messages s, their queues q and groups g
+asked s
+JOIN whole q ON q.queue_id = s.queue_id
+LEFT JOIN grouped g ON g.queue_id = s.queue_id AND g.group_key = s.group_key AND s.needs_slot
+
+-- {reasons/whole}: what holds back all messages of the queue k.queue_id, and the next start at its rate
+SELECT CASE WHEN o.paused THEN 'queue_paused'
+            WHEN slot.next_at > statement_timestamp() THEN 'rate'
+            WHEN slot.in_flight >= o."limit" THEN 'limit' END AS held,
+       slot.next_at
+FROM pgqueue_queue o
+LEFT JOIN LATERAL (
+    SELECT max(h.free_at) FILTER (WHERE h.slot = -1) AS next_at,
+           count(d.state) FILTER (WHERE d.state = 'PROCESSING') AS in_flight
+    FROM pgqueue_group h
+    LEFT JOIN LATERAL (SELECT d.state FROM pgqueue_deferred d
+                       WHERE d.id = h.head AND d.queue_id + 0 = k.queue_id OFFSET 0) d ON true
+    WHERE h.queue_id = k.queue_id AND h.group_key = ''
+      AND (o."limit", o.rate) IS DISTINCT FROM (NULL, NULL)
+) slot ON true
+WHERE o.id = k.queue_id
+
+-- {reasons/slot_at}: when the slot of the message d in its group is free; -infinity without such a
+-- time, NULL without a slot
+(SELECT coalesce(h.free_at, '-infinity') FROM pgqueue_group h
+          WHERE h.queue_id = {of} AND h.group_key = d.group_key AND h.head = d.id LIMIT 1)
+
+-- {reasons/standing}: the columns of asked for the message m, or no row if it is not in the queue
+(SELECT d.vt, d.read_ct, {places/in_flight} AS in_flight, {places/not_due} AS not_due,
+        d.group_key IS NOT NULL AND d.slot_at IS NULL AS needs_slot, d.vt = d.slot_at AS at_rate
+ FROM (SELECT d.*, {reasons/slot_at} AS slot_at
+       FROM pgqueue_deferred d WHERE d.id = m.id AND d.queue_id + 0 = {of} OFFSET 0) d)
+UNION ALL
+(SELECT vt, 1, {places/not_due}, false, false, false FROM pgqueue_lease l
+ WHERE int8range(l.head, l.tail, '[]') @> m.id AND l.queue_id + 0 = {of}
+   AND m.id = ANY(l.ids) LIMIT 1)
+UNION ALL
+(SELECT vt, read_ct, false, {places/not_due} IS TRUE, true, false FROM pgqueue_waiting w
+ WHERE w.queue_id = {of} AND w.group_key = m.group_key AND w.id = m.id OFFSET 0)
+UNION ALL
+(SELECT NULL, 0, false, false, false, false
+ WHERE (SELECT true FROM pgqueue_ready r
+        WHERE r.queue_id = {of} AND -r.priority = -m.priority::smallint
+          AND r.turn = {places/turn} AND r.id = m.id
+        LIMIT 1))
+LIMIT 1
