@@ -25,6 +25,7 @@ from django_pgqueue.admin.patience import SECONDS, limited
 from django_pgqueue.admin.places import LIVE, Place, Standing, standing_sql
 from django_pgqueue.admin.queries import ask
 from django_pgqueue.admin.search import MOST, Found, Looked, Search, is_number
+from django_pgqueue.admin.why import REASONS
 from django_pgqueue.models import Queue
 from django_pgqueue.models.bulk import Kind
 from django_pgqueue.templatetags.pgqueue_admin import EMPTY, cut, number
@@ -64,6 +65,7 @@ class Listed(NamedTuple):
     outcome_read_ct: int | None
     error: str | None  # Also the error of a dead letter.
     standing: Standing | None
+    reason: object  # Why it is not delivered now, in words. Only the list has it.
 
     @property
     def place(self) -> Place | None:
@@ -133,12 +135,12 @@ def read(
         "length": length,
     }
     rows = ask("messages", params, using=using, of_message=standing_sql())
-    width = len(Listed._fields) - 1
+    width = Listed._fields.index("standing")
     told = {}
     for row in rows:
         place, *rest = row[width:]
         standing = Standing(Place(place), *rest) if place else None
-        told[row[0]] = Listed._make([*row[:width], standing])
+        told[row[0]] = Listed._make([*row[:width], standing, ""])
     return [told[each.pk] for each in found if each.pk in told]
 
 
@@ -169,6 +171,9 @@ class MessagesPage(Page):
             count = search.count(CAP + 1, using=using)
         found, rest = looked.found[:length], looked.found[length:]
         rows = read(found, using, SMALL, PREVIEW + 1)
+        waiting = [row for row in rows if row.place in LIVE and row.place is not Place.IN_FLIGHT]
+        reasons = places.reasons(waiting, using=using)
+        rows = [row._replace(reason=REASONS.get(reasons.get(row.pk) or "", "")) for row in rows]
         is_live = search.place in LIVE
         of_failed = search.place is Place.FAILED
         turned = self._address(o="" if search.oldest else "oldest")
@@ -179,6 +184,7 @@ class MessagesPage(Page):
                 "tabs": self._tabs(search),
                 "rows": rows,
                 "with_queue": not search.queues or len(search.queues) > 1,
+                "with_reasons": any(reasons.values()),
                 "with_errors": any(row.first_line for row in rows),
                 # The URL that reverses the order, for the column by which the list is sorted.
                 "by_id": "" if is_live or of_failed else turned,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.utils.translation import gettext_lazy
 
@@ -33,6 +33,7 @@ __all__ = [
     "Surroundings",
     "listed",
     "oldest_readable_sql",
+    "reasons",
     "standing",
     "standing_sql",
     "surroundings",
@@ -157,14 +158,25 @@ def standing_sql() -> str:
 
 def standing(messages: Sequence[Message], *, using: str) -> dict[int, Standing]:
     """Return the place of each message, by id. Leave out messages no longer in a queue."""
-    params = {
+    rows = ask("standing/all", _keys(messages), using=using, of_message=standing_sql())
+    return {pk: Standing(Place(place), *rest) for pk, place, *rest in rows}
+
+
+def reasons(messages: Sequence[Any], *, using: str) -> dict[int, str | None]:
+    """Return why each message in a queue is not delivered now, by id, as ``why()`` tells it."""
+    if not messages:
+        return {}
+    return dict(ask("standing/reasons", _keys(messages), using=using, of="m.queue_id"))
+
+
+def _keys(messages: Sequence[Any]) -> dict[str, list[Any]]:
+    """Return the parameters by which a statement looks up messages."""
+    return {
         "ids": [message.pk for message in messages],
         "queues": [message.queue_id for message in messages],
         "priorities": [message.priority for message in messages],
         "groups": [message.group_key for message in messages],
     }
-    rows = ask("standing/all", params, using=using, of_message=standing_sql())
-    return {pk: Standing(Place(place), *rest) for pk, place, *rest in rows}
 
 
 class Surroundings(NamedTuple):

@@ -24,6 +24,7 @@ from django_pgqueue.admin.queries import ask
 from django_pgqueue.admin.queue_actions import PurgePage
 from django_pgqueue.admin.send import SendPage
 from django_pgqueue.admin.series import COUNTS, Span, charts
+from django_pgqueue.admin.why import REASONS
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.history.recent import LATELY, Counts, Recent, Times
 from django_pgqueue.models import GroupSetting, History, Message, Process, Queue
@@ -123,6 +124,8 @@ class QueueOverviewPage(FiguresPage):
                 "queue": queue,
                 **self.context(),
                 "row": found.rows[0],
+                "blocked": [(REASONS[why], n) for why, n in measured[queue.name].blocked.items()],
+                "blocked_exact": "blocked" not in measured[queue.name].estimated,
                 "attention": self.attention(found.alerts),
                 "ranges": [
                     (each.label, each is chosen, f"?range={key}") for key, each in RANGES.items()

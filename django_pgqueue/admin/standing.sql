@@ -30,3 +30,13 @@ SELECT m.id, s.*
 FROM unnest(%(ids)s::bigint[], %(queues)s::int[], %(priorities)s::int[], %(groups)s::text[])
      AS m (id, queue_id, priority, group_key)
 CROSS JOIN LATERAL ({of_message}) s
+
+-- {standing/reasons}: why several messages are not delivered now
+WITH asked AS MATERIALIZED (
+    SELECT m.id, m.queue_id, m.group_key, s.*
+    FROM unnest(%(ids)s::bigint[], %(queues)s::int[], %(priorities)s::int[], %(groups)s::text[])
+         AS m (id, queue_id, priority, group_key)
+    CROSS JOIN LATERAL ({reasons/standing}) s
+),
+{reasons/facts}
+SELECT s.id, {reasons/reason} FROM {reasons/from}

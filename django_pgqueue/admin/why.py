@@ -16,7 +16,20 @@ from django_pgqueue.models.bound import bound_to
 from django_pgqueue.templatetags.pgqueue_admin import cut, number, seconds_since, visible, when
 from django_pgqueue.wording import age
 
-__all__ = ["process_name", "why"]
+__all__ = ["REASONS", "process_name", "why"]
+
+#: The reasons in a few words, for lists.
+REASONS = {
+    "scheduled": gettext_lazy("scheduled"),
+    "retry": gettext_lazy("to be tried again"),
+    "group": gettext_lazy("behind another message of its group"),
+    "group_limit": gettext_lazy("limit of its group"),
+    "group_rate": gettext_lazy("rate of its group"),
+    "group_paused": gettext_lazy("its group is paused"),
+    "limit": gettext_lazy("limit of the queue"),
+    "rate": gettext_lazy("rate of the queue"),
+    "queue_paused": gettext_lazy("the queue is paused"),
+}
 
 _LIMITS = {
     "group_limit": gettext_lazy("Group {group} has as many messages in flight as its limit"),

@@ -33,7 +33,8 @@ SELECT w.*, CASE WHEN {places/not_due} THEN 'delayed' ELSE 'ready' END AS place
 FROM (SELECT * FROM pgqueue_waiting WHERE queue_id = {of} AND group_key = g.group_key
       ORDER BY id LIMIT 1) w
 LEFT JOIN LATERAL (SELECT true AS found FROM pgqueue_group h
-                   WHERE h.queue_id = {of} AND h.group_key = g.group_key OFFSET 0) h ON true
+                   WHERE h.queue_id = {of} AND h.group_key = g.group_key
+                   ORDER BY h.slot LIMIT (SELECT 1)) h ON true
 WHERE h.found IS NULL
 
 -- {places/headless}: the first message of each group without a head in the queue {of}. P1.

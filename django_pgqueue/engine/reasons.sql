@@ -41,17 +41,9 @@ CASE WHEN s.in_flight THEN NULL
 
 -- {reasons/facts}
 grouped AS MATERIALIZED (
-    SELECT k.queue_id, k.group_key, rule.*, slot.*
+    SELECT k.queue_id, k.group_key, g.*
     FROM (SELECT DISTINCT queue_id, group_key FROM asked WHERE needs_slot) k
-    CROSS JOIN LATERAL pgqueue_group_rule(k.queue_id, k.group_key) rule
-    CROSS JOIN LATERAL (
-        SELECT count(h.head) AS taken, count(*) FILTER (WHERE d.state = 'PROCESSING') AS leased,
-               min(h.free_at) FILTER (
-                   WHERE h.free_at > statement_timestamp() AND h.free_at < 'infinity') AS free_at
-        FROM pgqueue_group h
-        LEFT JOIN LATERAL (SELECT d.state FROM pgqueue_deferred d
-                           WHERE d.id = h.head AND d.queue_id + 0 = k.queue_id OFFSET 0) d ON true
-        WHERE h.queue_id = k.queue_id AND h.group_key = k.group_key) slot
+    CROSS JOIN LATERAL ({reasons/group}) g
 ),
 whole AS MATERIALIZED (
     SELECT k.queue_id, o.* FROM (SELECT DISTINCT queue_id FROM asked) k
@@ -63,6 +55,22 @@ asked s
 JOIN whole q ON q.queue_id = s.queue_id
 LEFT JOIN grouped g ON g.queue_id = s.queue_id AND g.group_key = s.group_key AND s.needs_slot
 
+-- {reasons/group}: the rule and the slots of the group k
+SELECT rule.*, slot.*
+FROM pgqueue_group_rule(k.queue_id, k.group_key) rule
+CROSS JOIN LATERAL (
+    SELECT count(h.head) AS taken, count(*) FILTER (WHERE d.state = 'PROCESSING') AS leased,
+           min(h.free_at) FILTER (
+               WHERE h.free_at > statement_timestamp() AND h.free_at < 'infinity') AS free_at
+    FROM (SELECT * FROM pgqueue_group h
+          WHERE h.queue_id = k.queue_id AND h.group_key = k.group_key
+          ORDER BY h.slot LIMIT (SELECT {reasons/slots})) h
+    LEFT JOIN LATERAL (SELECT d.state FROM pgqueue_deferred d
+                       WHERE d.id = h.head AND d.queue_id + 0 = k.queue_id OFFSET 0) d ON true) slot
+
+-- {reasons/slots}: more slots than a group has. With this limit the planner uses the index: P1
+32768
+
 -- {reasons/whole}: what holds back all messages of the queue k.queue_id, and the next start at its rate
 SELECT CASE WHEN o.paused THEN 'queue_paused'
             WHEN slot.next_at > statement_timestamp() THEN 'rate'
@@ -72,18 +80,21 @@ FROM pgqueue_queue o
 LEFT JOIN LATERAL (
     SELECT max(h.free_at) FILTER (WHERE h.slot = -1) AS next_at,
            count(d.state) FILTER (WHERE d.state = 'PROCESSING') AS in_flight
-    FROM pgqueue_group h
+    FROM (SELECT * FROM pgqueue_group h WHERE h.queue_id = k.queue_id AND h.group_key = ''
+          ORDER BY h.slot LIMIT (SELECT {reasons/slots})) h
     LEFT JOIN LATERAL (SELECT d.state FROM pgqueue_deferred d
                        WHERE d.id = h.head AND d.queue_id + 0 = k.queue_id OFFSET 0) d ON true
-    WHERE h.queue_id = k.queue_id AND h.group_key = ''
-      AND (o."limit", o.rate) IS DISTINCT FROM (NULL, NULL)
+    WHERE num_nonnulls(o."limit", o.rate) > 0
 ) slot ON true
 WHERE o.id = k.queue_id
 
 -- {reasons/slot_at}: when the slot of the message d in its group is free; -infinity without such a
 -- time, NULL without a slot
-(SELECT coalesce(h.free_at, '-infinity') FROM pgqueue_group h
-          WHERE h.queue_id = {of} AND h.group_key = d.group_key AND h.head = d.id LIMIT 1)
+(SELECT coalesce(h.free_at, '-infinity')
+          FROM (SELECT * FROM pgqueue_group h
+                WHERE h.queue_id = {of} AND h.group_key = d.group_key
+                ORDER BY h.slot LIMIT (SELECT {reasons/slots})) h
+          WHERE h.head = d.id LIMIT 1)
 
 -- {reasons/standing}: the columns of asked for the message m, or no row if it is not in the queue
 (SELECT d.vt, d.read_ct, {places/in_flight} AS in_flight, {places/not_due} AS not_due,

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from django_pgqueue.types import Batch, Receipt, receipt_of
+from django_pgqueue.types import Batch, Receipt, Wait, receipt_of
 
 __all__ = ["BLOCKED", "EXHAUSTED", "EXPIRED", "RECHECK", "Deliveries", "Delivery", "deliveries"]
 
@@ -49,6 +49,8 @@ class Delivery(NamedTuple):
     turn: int = 0
     #: The batch that shares one lease row with this message, if any.
     batch: Batch | None = None
+    #: Why the message is not delivered now. Only peek_blocked.sql returns it.
+    wait: Wait | None = None
 
     @property
     def receipt(self) -> Receipt:

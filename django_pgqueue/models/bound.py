@@ -339,10 +339,14 @@ class BoundQueue:
 
     @documented(reading.peek)
     def peek(
-        self, *, qty: int | None = 1, conditional: dict[str, Any] | None = None
+        self,
+        *,
+        qty: int | None = 1,
+        conditional: dict[str, Any] | None = None,
+        blocked: bool = False,
     ) -> list[Message]:
         """Return the messages that a read would find. Nothing is leased or counted."""
-        return self._messages(reading.peek, qty=qty, conditional=conditional)
+        return self._messages(reading.peek, qty=qty, conditional=conditional, blocked=blocked)
 
     @twin_of(peek)
     def apeek(self) -> None: ...

@@ -27,7 +27,7 @@ from django_pgqueue.models.bound import BoundQueue
 from django_pgqueue.models.manager import MessageManager
 from django_pgqueue.models.queryset import MessageQuerySet
 from django_pgqueue.models.queue import Queue
-from django_pgqueue.types import Batch, Receipt, receipt_of
+from django_pgqueue.types import Batch, Receipt, Wait, receipt_of
 
 __all__ = ["Message"]
 
@@ -77,6 +77,9 @@ class Message(models.Model):
     _read_from: OpenQueue
     #: The batch, stored as one row, with which the message was leased; None: leased alone.
     batch: Batch | None = None
+
+    #: Why the message is not delivered now, and until when. Set by ``peek(blocked=True)``.
+    wait: Wait | None = None
 
     #: The module path of the task that the message runs. Set before the run.
     task: str | None = None
@@ -287,6 +290,7 @@ class Message(models.Model):
             scheduled_at,
             _turn,
             batch,
+            wait,
         ) in found:
             message = cls.__new__(cls)
             message.__dict__ = {
@@ -311,6 +315,8 @@ class Message(models.Model):
             if expires_at is not None:
                 message.__dict__["expires_at"] = _moment(expires_at, queue.alias)
                 message.expires_after_lease = (expires_at - vt) / 1_000_000
+            if wait is not None:
+                message.wait = wait
             messages.append(message)
         return messages
 

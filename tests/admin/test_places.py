@@ -19,7 +19,7 @@ from django_pgqueue.management.diagnosis import Limits, examine
 from django_pgqueue.models import BoundQueue, LiveMessage, Message, Process, Queue
 from django_pgqueue.prometheus import views
 from tests.admin.conftest import ids as listed_ids
-from tests.admin.conftest import rows, shown
+from tests.admin.conftest import page, rows, shown
 from tests.leasing import lease
 from tests.management.calling import call_json
 
@@ -94,9 +94,13 @@ def check(operator: Client) -> Callable[[dict[int, Place]], None]:
     return check_all
 
 
-def scrape() -> dict[str, float]:
+def samples() -> list[Any]:
     text = views.metrics(RequestFactory().get("/metrics/queues")).content.decode()
-    every = [each for family in text_string_to_metric_families(text) for each in family.samples]
+    return [each for family in text_string_to_metric_families(text) for each in family.samples]
+
+
+def scrape() -> dict[str, float]:
+    every = samples()
     told = {s.labels["state"]: s.value for s in every if s.name == "pgqueue_messages"}
     [visible] = [s.value for s in every if s.name == "pgqueue_visible_messages"]
     return {**told, "visible": visible}
@@ -158,3 +162,104 @@ def test_messages_of_a_batch_stand_in_the_same_place_wherever_one_asks(
     check({**dict.fromkeys(ids, IN_FLIGHT), later: DELAYED})
     assert len(sql("UPDATE pgqueue_lease SET vt = statement_timestamp() RETURNING head")) == 1
     check({**dict.fromkeys(ids, DUE), later: DELAYED})
+
+
+#: The words of the admin's list, by the reason that why() tells.
+WORDS = {
+    "scheduled": "scheduled",
+    "retry": "to be tried again",
+    "group": "behind another message of its group",
+    "group_limit": "limit of its group",
+    "group_rate": "rate of its group",
+    "group_paused": "its group is paused",
+    "limit": "limit of the queue",
+    "rate": "rate of the queue",
+    "queue_paused": "the queue is paused",
+}
+
+
+@pytest.fixture
+def tell(operator: Client) -> Callable[[dict[int, str]], None]:
+    def tell_all(reasons: dict[int, str]) -> None:
+        """Check that every page, figure and command tells these reasons, and no others."""
+        orders, numbers = BoundQueue("orders"), Counter(reasons.values())
+        live = LiveMessage.objects.values_list("pk", flat=True)
+        why = {pk: wait.reason for pk in live if (wait := orders.why(pk)) is not None}
+        assert {pk: reason for pk, reason in why.items() if reason} == reasons
+        peeked = orders.peek(qty=None, blocked=True)
+        assert {message.id: message.wait.reason for message in peeked} == reasons
+        assert [message.wait for message in peeked] == [orders.why(m.id) for m in peeked]
+        commanded = call_json("pgqueue_peek", "orders", "--blocked", "--qty", 50)
+        assert {each["id"]: each["reason"] for each in commanded} == reasons
+        for metrics in (orders.metrics(), *Message.objects.metrics_all()):
+            assert metrics.blocked == numbers
+            assert metrics.exact
+        [command] = call_json("pgqueue_queues")
+        assert command["blocked"] == numbers
+        scraped = [each for each in samples() if each.name == "pgqueue_blocked_messages"]
+        assert {each.labels["reason"]: each.value for each in scraped} == numbers
+        listed = {int(each["id"]): each.get("reason", "") for each in rows(operator, "message")}
+        assert {pk: text for pk, text in listed.items() if text} == {
+            pk: WORDS[reason] for pk, reason in reasons.items()
+        }
+        text = page(operator, "queue", "overview", Queue.objects.get().pk)
+        told = text.partition('<p class="help blocked">')[2].partition("</p>")[0]
+        shown_numbers = [f"{number} {WORDS[reason]}" for reason, number in numbers.items()]
+        assert sorted(filter(None, told.partition(": ")[2].split(", "))) == sorted(shown_numbers)
+
+    return tell_all
+
+
+def test_a_message_waits_for_the_same_reason_wherever_one_asks(
+    orders: BoundQueue, tell: Callable[..., None]
+) -> None:
+    pk = orders.send("it", delay=60)
+    tell({pk: "scheduled"})
+    orders.set_vt(pk, 0)
+    tell({})
+    Queue.objects.update(paused=True)
+    tell({pk: "queue_paused"})
+    Queue.objects.update(paused=False)
+    [message] = lease("orders")
+    tell({})
+    message.nack(60)
+    tell({pk: "retry"})
+
+
+@pytest.mark.parametrize(("limits", "reason"), [({"limit": 1}, "limit"), ({"rate": "1/h"}, "rate")])
+def test_a_message_waits_for_its_queue_wherever_one_asks(
+    orders: BoundQueue, tell: Callable[..., None], limits: dict[str, Any], reason: str
+) -> None:
+    Queue.objects.update(**limits)
+    first, pk, due = orders.send_batch([1, 2, 3])
+    tell({})
+    orders.read()
+    orders.set_vt(due, 0)
+    tell({pk: reason, due: reason})
+    Queue.objects.update(paused=True)
+    tell({pk: "queue_paused", due: "queue_paused"})
+    assert first not in (pk, due)
+
+
+def test_a_message_waits_for_its_group_wherever_one_asks(
+    orders: BoundQueue, tell: Callable[..., None]
+) -> None:
+    head, pk = orders.send_batch([1, 2], group="g")
+    tell({})
+    [message] = lease("orders")
+    tell({pk: "group"})
+    message.nack(60)
+    tell({head: "retry", pk: "group"})
+    orders.archive(head)
+    tell({})
+    orders.group("g").pause()
+    tell({pk: "group_paused"})
+    orders.group("g").reset()
+    Queue.objects.update(group_limit=2)
+    more = orders.send_batch([3, 4], group="g")
+    orders.read(qty=5)
+    tell({more[1]: "group_limit"})
+    Queue.objects.update(group_limit=None, group_rate="1/h")
+    orders.archive([pk, more[0]])
+    orders.read(qty=5)
+    tell({more[1]: "group_rate"})

@@ -258,6 +258,18 @@ def test_peek_shows_what_a_read_would_find_and_takes_nothing(orders):
     assert [message.read_ct for message in orders.read(qty=2)] == [1, 1]
 
 
+def test_peek_shows_what_waits_and_why(orders):
+    orders.send(1)
+
+    nothing = call("pgqueue_peek", "orders", "--blocked").out
+    later = orders.send(2, delay=60)
+    headings, line = call("pgqueue_peek", "orders", "--blocked").out.splitlines()
+
+    assert nothing == "No message of queue 'orders' waits.\n"
+    assert headings.startswith("waits for")
+    assert line.split()[:2] == ["scheduled", str(later)]
+
+
 def test_peek_gives_whole_messages_as_json(orders):
     pk = orders.send({"order": 1}, group="c1")
 

@@ -31,7 +31,7 @@ def in_batches(rows: Sequence[tuple[Any, ...]]) -> list[Delivery]:
     for row in rows:
         ids.setdefault(row[_PRIORITY], []).append(row[_ID])
     batches = {priority: Batch(min(each), len(each)) for priority, each in ids.items()}
-    return [Delivery._make((*row, batches[row[_PRIORITY]])) for row in rows]
+    return [Delivery._make((*row, batches[row[_PRIORITY]], None)) for row in rows]
 
 
 def archive_batches(queue: OpenQueue, receipts: Iterable[Receipt], ran: int) -> set[int]:

@@ -270,20 +270,37 @@ def _put_right(queue: OpenQueue, found: Sequence[Delivery]) -> tuple[list[Receip
 
 
 def peek(
-    queue: OpenQueue, *, qty: int | None = 1, conditional: dict[str, Any] | None = None
+    queue: OpenQueue,
+    *,
+    qty: int | None = 1,
+    conditional: dict[str, Any] | None = None,
+    blocked: bool = False,
 ) -> list[Delivery]:
     """Return the messages that a read would find. Nothing is leased or counted.
 
     The list includes expired messages, which the next read will archive: compare ``expires_at``.
 
-    ``qty`` and ``conditional`` are as for :func:`read`.
+    Arguments:
+        qty, conditional: as for :func:`read`.
+        blocked: returns the messages that are not delivered now instead, each with its ``wait``, as
+            :func:`why` tells it. Messages in flight are left out. First come those that only the
+            queue holds back, in the order of reads; then those that their groups hold back, the
+            first of each group first; then the delayed ones, by time.
 
     >>> queue("orders").peek()[0].read_ct
     0
+    >>> queue("orders").peek(blocked=True)[0].wait
+    Wait(reason='group_limit', until=None)
 
     Raises QueueNotFound, InvalidArgument.
     """
     params = {"qty": arguments.quantity(qty), "conditional": arguments.condition(conditional)}
+    if blocked:
+        rows = queue.run("read/peek_blocked", params)
+        return [
+            Delivery(*row, wait=Wait(reason, until))  # type: ignore[misc]
+            for *row, reason, until in rows
+        ]
     return deliveries(queue.run("read/peek", params))
 
 

@@ -1,4 +1,4 @@
-"""Show the messages that a read would find, without leasing them."""
+"""Show the messages that a read would find, or those that wait. Leases nothing."""
 
 from __future__ import annotations
 
@@ -29,14 +29,27 @@ class Command(QueueCommand):
         parser.add_argument(
             "--qty", type=positive, default=10, metavar="N", help="(default: %(default)s)"
         )
+        parser.add_argument(
+            "--blocked",
+            action="store_true",
+            help="show the messages that are not delivered now, with the reasons, instead",
+        )
         add_conditional(parser)
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
         queue = Message.objects.resolve(options["queue"], alias)
-        messages = bound_to(queue).peek(qty=options["qty"], conditional=options["conditional"])
-        lines = table(COLUMNS, [_row(message) for message in messages])
+        messages = bound_to(queue).peek(
+            qty=options["qty"], conditional=options["conditional"], blocked=options["blocked"]
+        )
+        lines = (
+            table({"waits for": "<", **COLUMNS}, [[_reason(m) or "", *_row(m)] for m in messages])
+            if options["blocked"]
+            else table(COLUMNS, [_row(message) for message in messages])
+        )
         if not messages:
             lines = [f"A read of queue {queue.name!r} would find nothing now."]
+            if options["blocked"]:
+                lines = [f"No message of queue {queue.name!r} waits."]
         elif self.stdout.isatty():
             width = shutil.get_terminal_size().columns
             lines = [line if len(line) <= width else f"{line[: width - 3]}..." for line in lines]
@@ -60,5 +73,10 @@ def _row(message: Message) -> list[str]:
 def _facts(message: Message) -> dict[str, Any]:
     names = ("id", "read_ct", "attempts", "priority", "group", "headers", "body")
     facts = {name: getattr(message, name) for name in names}
+    facts["reason"] = _reason(message)
     expires = message.expires_at and message.expires_at.isoformat()
     return {**facts, "enqueued_at": message.enqueued_at.isoformat(), "expires_at": expires}
+
+
+def _reason(message: Message) -> str | None:
+    return message.wait and message.wait.reason

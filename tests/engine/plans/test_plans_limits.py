@@ -15,6 +15,8 @@ from tests.engine.plans.test_plans_features import Sql, begin_all_groups, rows_r
 QTY = 10
 #: Messages in one group, and groups with one message each.
 DEEP, GROUPS = 100_000, 20_000
+#: Messages that metrics count.
+COUNTED = 1000
 
 IN_GROUPS = {"group_limit": 3}
 RATES = {"group_rate": "1/h", "group_burst": 3}
@@ -40,8 +42,7 @@ def crowded(db: None, sql: Sql, limits: dict[str, Any], analyzed: str) -> BoundQ
     return orders
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
+EVERY = pytest.mark.parametrize(
     ("limits", "analyzed"),
     [
         (IN_GROUPS, "when there was nothing"),
@@ -52,6 +53,10 @@ def crowded(db: None, sql: Sql, limits: dict[str, Any], analyzed: str) -> BoundQ
         (OF_ALL, "now"),
     ],
 )
+
+
+@pytest.mark.slow
+@EVERY
 def test_an_operation_costs_its_batch(crowded, sql, limits):
     def costs(operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         before = rows_read(sql)
@@ -71,3 +76,33 @@ def test_an_operation_costs_its_batch(crowded, sql, limits):
     costs(crowded.send, "x", group="new")
     assert len(costs(crowded.read, qty=QTY)) == QTY
     costs(crowded.next_due)
+
+
+@pytest.mark.slow
+@EVERY
+def test_reasons_cost_what_is_asked_for(crowded, settings):
+    """100,000 messages wait in 20,000 groups, whose heads are ready, and in the deep one."""
+    settings.PGQUEUE = {"EXACT_COUNT_LIMIT": COUNTED}
+    crowded.send_batch([0] * 4 * GROUPS, group=[f"g{n % GROUPS}" for n in range(4 * GROUPS)])
+    begin_all_groups()
+    crowded.send_batch([0] * GROUPS, delay=3600)
+    later = crowded.send("later", delay=60, group="deep")
+
+    with watched(connection) as plans:
+        found = crowded.peek(qty=QTY, blocked=True)
+        wait = crowded.why(later)
+    for plan in plans:
+        plan.check(rows=200 * QTY, buffers=300 * QTY)
+
+    assert len(found) == QTY
+    assert {message.wait.reason for message in found} <= {"group_limit", "group_rate"}
+    assert wait.reason == "scheduled"
+
+    with watched(connection) as plans:
+        metrics = crowded.metrics()
+        Message.objects.metrics_all()
+    for plan in plans:
+        plan.check(rows=30 * COUNTED, buffers=100 * COUNTED)
+
+    assert "blocked" in metrics.estimated
+    assert sum(metrics.blocked.values()) > COUNTED

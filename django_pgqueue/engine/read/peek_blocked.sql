@@ -1,0 +1,96 @@
+-- The messages that are not delivered now, with their reasons: first those that only the queue holds
+-- back, in the order of reads; then those that their groups hold back, the first of each group
+-- first; then the delayed ones, by time. P1, P3, P6.
+WITH RECURSIVE whole_queue AS MATERIALIZED (
+    SELECT k.queue_id, o.* FROM (SELECT {queue_id} AS queue_id) k CROSS JOIN LATERAL ({reasons/whole}) o
+),
+-- The distinct groups, each found by one index probe.
+step AS (
+    (SELECT {queue_id} AS queue_id, group_key FROM pgqueue_waiting WHERE queue_id = {queue_id}
+     ORDER BY group_key, id LIMIT 1)
+    UNION ALL
+    SELECT queue_id, (SELECT w.group_key FROM pgqueue_waiting w
+                      WHERE w.queue_id = {queue_id} AND w.group_key > step.group_key
+                      ORDER BY w.group_key, w.id LIMIT 1)
+    FROM step WHERE group_key IS NOT NULL
+),
+-- Groups whose next message may start are passed over, as many as one read promotes.
+blocked_group AS MATERIALIZED (
+    SELECT k.group_key
+    FROM (SELECT * FROM step WHERE group_key IS NOT NULL
+          LIMIT (SELECT %(qty)s::bigint + {places/rechecks})) k
+    CROSS JOIN whole_queue q
+    CROSS JOIN LATERAL ({reasons/group}) g
+    CROSS JOIN LATERAL (
+        SELECT FROM (SELECT false AS in_flight, {places/not_due} IS TRUE AS not_due, false AS at_rate,
+                            read_ct, true AS needs_slot
+                     FROM pgqueue_waiting c
+                     WHERE c.queue_id = {queue_id} AND c.group_key = k.group_key
+                       AND {read/contains}
+                     ORDER BY c.id LIMIT (SELECT %(qty)s::bigint)) s
+        WHERE {reasons/reason} IS NOT NULL LIMIT 1) found
+    LIMIT (SELECT %(qty)s::bigint)
+),
+asked AS MATERIALIZED (
+    -- Due, and held back by the queue, or without a slot.
+    SELECT * FROM (
+        SELECT 1 AS rank, row_number() OVER (ORDER BY c.vt) AS number, {queue_id} AS queue_id, c.id,
+               c.enqueued_at, c.priority, c.group_key, c.read_ct, c.attempts, c.first_read_at, c.vt,
+               false AS in_flight, false AS not_due, false AS at_rate,
+               c.group_key IS NOT NULL AND c.slot_at IS NULL AS needs_slot
+        FROM (SELECT d.*, {reasons/slot_at} AS slot_at FROM pgqueue_deferred d
+              WHERE d.queue_id = {queue_id} AND {places/due} ORDER BY d.vt OFFSET 0) c
+        WHERE ((SELECT held FROM whole_queue) IS NOT NULL
+               OR c.group_key IS NOT NULL AND c.slot_at IS NULL)
+          AND {read/contains}
+        LIMIT (SELECT %(qty)s::bigint)) due
+    UNION ALL
+    SELECT * FROM (
+        SELECT 2, row_number() OVER (), {queue_id}, c.id, c.enqueued_at, l.priority, NULL::text, 1, 0,
+               l.read_at, l.vt, false, false, false, false
+        FROM (SELECT * FROM pgqueue_lease l WHERE l.queue_id = {queue_id} AND {places/due}
+              ORDER BY l.vt OFFSET 0) l
+        CROSS JOIN LATERAL unnest(l.ids, l.enqueued_ats) AS c (id, enqueued_at)
+        WHERE (SELECT held FROM whole_queue) IS NOT NULL AND {read/contains}
+        LIMIT (SELECT %(qty)s::bigint)) ended
+    UNION ALL
+    SELECT * FROM (
+        SELECT 3, row_number() OVER (ORDER BY -c.priority, c.turn), {queue_id}, c.id, c.enqueued_at,
+               c.priority, c.group_key, 0, 0, NULL::timestamptz, c.enqueued_at, false, false, false, false
+        FROM pgqueue_ready c
+        WHERE c.queue_id = {queue_id} AND (SELECT held FROM whole_queue) IS NOT NULL
+          AND {read/contains}
+        LIMIT (SELECT %(qty)s::bigint)) fresh
+    UNION ALL
+    SELECT 4, w.number, {queue_id}, w.id, w.enqueued_at, w.priority, w.group_key, w.read_ct,
+           w.attempts, w.first_read_at, coalesce(w.vt, w.enqueued_at), false, w.not_due, false, true
+    FROM blocked_group k
+    CROSS JOIN LATERAL (
+        SELECT c.*, {places/not_due} IS TRUE AS not_due, row_number() OVER (ORDER BY c.id) AS number
+        FROM pgqueue_waiting c
+        WHERE c.queue_id = {queue_id} AND c.group_key = k.group_key AND {read/contains}
+        ORDER BY c.id LIMIT (SELECT %(qty)s::bigint)) w
+    UNION ALL
+    SELECT * FROM (
+        SELECT 5, row_number() OVER (ORDER BY c.vt), {queue_id}, c.id, c.enqueued_at, c.priority,
+               c.group_key, c.read_ct, c.attempts, c.first_read_at, c.vt, false, true,
+               c.vt = c.slot_at, c.group_key IS NOT NULL AND c.slot_at IS NULL
+        FROM (SELECT d.*, {reasons/slot_at} AS slot_at FROM pgqueue_deferred d
+              WHERE d.queue_id = {queue_id} AND {places/delayed} ORDER BY d.vt OFFSET 0) c
+        WHERE {read/contains}
+        LIMIT (SELECT %(qty)s::bigint)) delayed
+),
+{reasons/facts},
+found AS (
+    SELECT *, row_number() OVER (ORDER BY rank, number, id) AS place
+    FROM (SELECT s.*, {reasons/reason} AS reason, {reasons/until} AS until FROM {reasons/from}) r
+    WHERE reason IS NOT NULL
+    ORDER BY rank, number, id
+    LIMIT (SELECT %(qty)s::bigint)
+)
+SELECT NULL::text, t.id, t.read_ct, 0, m.body, m.headers, t.enqueued_at, t.priority, t.group_key,
+       t.attempts, (extract(epoch FROM t.vt) * 1000000::numeric)::bigint,
+       (extract(epoch FROM t.first_read_at) * 1000000::numeric)::bigint, {read/expires_at},
+       t.reason, t.until
+FROM found t {read/bodies}
+ORDER BY t.place
