@@ -14,14 +14,15 @@ moves the end of leases into the past. After each step, and after a drain at the
 - no two deliveries have the same receipt;
 - a settlement succeeds only by the receipt of the message's last delivery, and once;
 - a message of a group is settled only when those before it are, or were leased in the same read;
+- no read exceeds a limit or a rate, and no message is in two slots;
 - at the end all leases run out, and everything is read and archived.
 
 The bounds: the sessions' scripts below, to their ends; what happens inside of one statement is the
-server's. ``promote`` has too many interleavings to run them all: there, those in which a session is
-left at most twice while it could go on (Musuvathi and Qadeer, "Iterative context bounding for
-systematic testing of multithreaded programs", 2007: few such switches show most errors).
-``--switches`` sets that bound for every scenario. Exits with 1, and prints the interleaving, when
-an invariant breaks.
+server's. ``promote`` and ``change`` have too many interleavings to run them all: there, those in
+which a session is left at most two or three times while it could go on (Musuvathi and Qadeer,
+"Iterative context bounding for systematic testing of multithreaded programs", 2007: few such
+switches show most errors). ``--switches`` sets that bound for every scenario. Exits with 1, and
+prints the interleaving, when an invariant breaks.
 """
 
 from __future__ import annotations
@@ -74,6 +75,12 @@ class History:
     deliveries: list[Delivered] = field(default_factory=list)
     settled: dict[int, str] = field(default_factory=dict)
     sent: dict[int, str | None] = field(default_factory=dict)
+    #: The limits and rates of the queue that are in force.
+    limits: dict[str, Any] = field(default_factory=dict)
+    #: The messages of each group that were in flight at the last step; "": of the queue.
+    in_flight: Counter[str] = field(default_factory=Counter)
+    #: How often enough time passed for another start at each rate.
+    passed: int = 0
     clock: int = 0
 
     def tick(self) -> int:
@@ -86,6 +93,7 @@ class Session:
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
+        self.name = "orders"
         self.history = History()
         self.world: World
         self.waiting = threading.Event()
@@ -104,7 +112,7 @@ class Session:
         connection = connections[self.alias]
         connection.ensure_connection()
         self.pid = connection.connection.info.backend_pid
-        for name in ("orders", "dead"):
+        for name in ("dead", *queues()):
             queue(name, using=self.alias).drained()  # warms the process's cache of the queue
         connection.execute_wrappers.append(self._before_statement)
 
@@ -146,7 +154,7 @@ class Session:
     def queue(self) -> Any:
         from django_pgqueue import queue
 
-        return queue("orders", using=self.alias)
+        return queue(self.name, using=self.alias)
 
     def send(self, body: Any, **options: Any) -> None:
         pk = self.queue.send(body, **options)
@@ -185,7 +193,7 @@ class Session:
         if message.id in self.history.settled:
             raise Broken(f"message {message.id} was settled twice")
         self.history.settled[message.id] = operation
-        if message.group is None or operation == "fail":
+        if message.group is None or operation == "fail" or self.history.limits:
             return
         together = {
             d.message.id
@@ -210,13 +218,20 @@ class Session:
             self.gate("COMMIT")
 
     def expire(self) -> None:
-        """Let all leases expire."""
+        """Let all leases expire, and let another message start at each rate."""
         self.sql(
             "WITH leases AS (UPDATE pgqueue_lease SET vt = vt - interval '1 day' "
-            "WHERE vt > statement_timestamp()) "
+            "WHERE vt > statement_timestamp()), "
+            "slots AS (UPDATE pgqueue_group SET free_at = free_at - interval '1 day' "
+            "WHERE free_at > statement_timestamp()) "
             "UPDATE pgqueue_deferred SET vt = vt - interval '1 day' "
             "WHERE vt > statement_timestamp()"
         )
+        self.history.passed += 1
+
+    def limit_groups(self, limit: int) -> None:
+        self.sql(f"UPDATE pgqueue_queue SET group_limit = {limit} WHERE name = '{self.name}'")
+        self.history.limits["group_limit"] = limit
 
     def sql(self, statement: str) -> None:
         from django.db import connections
@@ -252,6 +267,17 @@ class Scenario:
     scripts: tuple[Script, ...]
     #: How often a session that could continue may be interrupted; None: without limit.
     switches: int | None = None
+    #: The limits and rates of the queue. A rate allows two starts a day.
+    limits: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def queue(self) -> str:
+        return self.name if self.limits else "orders"
+
+
+def queues() -> dict[str, dict[str, Any]]:
+    """The queues of all scenarios, with their limits."""
+    return {scenario.queue: scenario.limits for scenario in SCENARIOS}
 
 
 class World:
@@ -284,10 +310,53 @@ class World:
         with self.connection.transaction():
             self.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             places, messages = self.places(), self.messages()
+            in_flight, twice_head = self.in_flight(), self.in_two_slots()
         if lost := {pk for pk in messages if not places[pk]}:
             raise Broken(f"messages {sorted(lost)} are in no place")
         if twice := {pk for pk, count in places.items() if count > 1}:
             raise Broken(f"messages {sorted(twice)} are in two places")
+        if twice_head:
+            raise Broken(f"messages {sorted(twice_head)} are in two slots")
+        for group, count in in_flight.items():
+            limit = history.limits.get("group_limit" if group else "limit", count)
+            # A lowered limit lets those in flight go on.
+            if count > max(limit, history.in_flight[group]):
+                raise Broken(f"{count} messages of group {group!r} are in flight, limit {limit}")
+        history.in_flight = in_flight
+        started = Counter[str]()
+        for delivered in history.deliveries:
+            started.update({"", delivered.message.group or ""})
+        for group, count in started.items():
+            rate = history.limits.get("group_rate" if group else "rate")
+            if rate and count > 1 + history.passed:
+                raise Broken(f"{count} messages of group {group!r} have started, rate {rate}")
+
+    def in_flight(self) -> Counter[str]:
+        """The leases of each group; of the queue, as "", those that have not expired."""
+        rows = self.connection.execute(
+            "SELECT coalesce(group_key, ''), vt > statement_timestamp() FROM pgqueue_deferred "
+            "WHERE state = 'PROCESSING' UNION ALL "
+            "SELECT '', vt > statement_timestamp() FROM pgqueue_lease, unnest(ids)"
+        ).fetchall()
+        return Counter(group for group, _ in rows if group) + Counter({"": sum(v for _, v in rows)})
+
+    def in_two_slots(self) -> set[int]:
+        rows = self.connection.execute(
+            "SELECT head FROM pgqueue_group WHERE head IS NOT NULL AND group_key <> '' "
+            "GROUP BY head HAVING count(*) > 1"
+        )
+        return {pk for (pk,) in rows}
+
+    def limit(self, queue: str, limits: dict[str, Any]) -> None:
+        """Set the limits of a queue without messages, without firing triggers."""
+        if limits:
+            values = ", ".join(f'"{name}" = %({name})s' for name in limits)
+            self.connection.execute("SET session_replication_role = replica")
+            self.connection.execute(
+                f"UPDATE pgqueue_queue SET {values} WHERE name = %(queue)s",
+                {**limits, "queue": queue},
+            )
+            self.connection.execute("RESET session_replication_role")
 
     def empty(self) -> None:
         """Delete every message, without firing triggers."""
@@ -320,12 +389,14 @@ class Explorer:
 
         positions._positions.clear()
         self.world.empty()
-        history = History()
-        for pk, group in scenario.prepare(queue("orders")) or ():
+        self.world.limit(scenario.queue, scenario.limits)
+        history = History(limits=dict(scenario.limits))
+        for pk, group in scenario.prepare(queue(scenario.queue)) or ():
             history.sent[pk] = group
         running: list[tuple[Session, Future[None]]] = []
         for alias, script in zip(ALIASES[1:], scenario.scripts, strict=False):
             session = self.sessions[alias]
+            session.name = scenario.queue
             session.history = history
             running.append((session, session.begin(script)))
         choices: list[Choice] = []
@@ -350,7 +421,7 @@ class Explorer:
             for _, future in running:
                 future.result(PATIENCE)
             trace.append("drain")
-            self._drain(history)
+            self._drain(scenario.queue, history)
         except Exception as error:
             for session, future in running:
                 while not future.done():
@@ -369,18 +440,24 @@ class Explorer:
                 raise Broken(f"{session.alias} hangs in {session.label}")
         return not session.done
 
-    def _drain(self, history: History) -> None:
+    def _drain(self, orders: str, history: History) -> None:
         from django_pgqueue import queue
 
-        for name in ("orders", "dead"):
+        for name in (orders, "dead"):
             drained = queue(name)
-            for _round in range(50):
+            idle = 0
+            while idle < 2:
+                history.passed += 1
+                self.world.connection.execute(
+                    "UPDATE pgqueue_group SET free_at = '2000-01-01' "
+                    "WHERE free_at > statement_timestamp() AND free_at < 'infinity'"
+                )
                 self.world.connection.execute("UPDATE pgqueue_deferred SET vt = '2000-01-01'")
                 self.world.connection.execute("UPDATE pgqueue_lease SET vt = '2000-01-01'")
                 self.world.connection.execute("UPDATE pgqueue_waiting SET vt = NULL")
                 messages = drained.read(qty=3, vt=60)
-                if not messages:
-                    break
+                self.world.check(history)
+                idle = 0 if messages else idle + 1
                 for message in messages:
                     if message.id in history.settled and history.settled[message.id] != "fail":
                         raise Broken(f"message {message.id} is read after it was settled")
@@ -508,6 +585,21 @@ def send_late(session: Session) -> None:
         session.send("late")
 
 
+def read_two(session: Session) -> None:
+    for message in session.read(qty=2):
+        session.settle("archive", [message])
+
+
+def retry_two(session: Session) -> None:
+    """The retry has two statements, so it is not judged at its end."""
+    session.queue.retry({message.receipt: 60 for message in session.read(qty=2)})
+
+
+def change_limit(session: Session) -> None:
+    session.limit_groups(1)
+    session.limit_groups(2)
+
+
 def send_to_group(session: Session) -> None:
     with session.transaction():
         session.send("late", group="g")
@@ -580,6 +672,56 @@ SCENARIOS = (
         singles(4),
         (position, send_late, work),
     ),
+    Scenario(
+        "two-slots",
+        "at most two of a group; five messages of it; leases end, two work",
+        of_groups("g", "g", "g", "g", "g"),
+        (time_passes, read_two, read_two),
+        limits={"group_limit": 2},
+    ),
+    Scenario(
+        "three-slots",
+        "at most three of a group; five messages of it; one puts two off, one works, leases end",
+        of_groups("g", "g", "g", "g", "g"),
+        (retry_two, read_two, time_passes),
+        limits={"group_limit": 3},
+    ),
+    Scenario(
+        "open",
+        "at most two of a new group; two send to it in transactions, one reads",
+        lambda orders: (),
+        (send_to_group, send_to_group, work_twice),
+        limits={"group_limit": 2},
+    ),
+    Scenario(
+        "change",
+        "three, one, then two of a group; one changes that, two work",
+        of_groups("g", "g", "g", "g"),
+        (change_limit, read_two, work),
+        switches=3,
+        limits={"group_limit": 3},
+    ),
+    Scenario(
+        "whole",
+        "at most two of the queue; four messages; two work, leases end",
+        singles(4),
+        (read_two, work, time_passes),
+        limits={"limit": 2},
+    ),
+    Scenario(
+        "group-rate",
+        "two starts of a group a day; three messages of it; two work, a day passes",
+        of_groups("g", "g", "g"),
+        (work, work, time_passes),
+        limits={"group_rate": "2/d", "group_burst": 1},
+    ),
+    Scenario(
+        "rate",
+        "two starts of the queue a day; three messages; two work, a day passes",
+        singles(3),
+        (work, work, time_passes),
+        limits={"rate": "2/d", "burst": 1},
+    ),
 )
 
 
@@ -621,7 +763,8 @@ def set_up(url: str) -> None:
 
     call_command("migrate", verbosity=0)
     Message.objects.create_queue("dead")
-    Message.objects.create_queue("orders", dead_letter_queue="dead")
+    for name, limits in queues().items():
+        Message.objects.create_queue(name, dead_letter_queue="dead", **limits)
     # No clock decides: a read begins at the front only when a read comes back short.
     positions.SWEEP_INTERVAL = positions.SWEEP_LIMIT = 10**9
     # Lease small batches as large ones are leased.

@@ -631,6 +631,30 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "slot-freed-in-flight",
+        "a head in flight does not take its slot",
+        (LIMITS,),
+        (
+            Change(
+                f"{DDL}/slots.sql",
+                "d.state IS NOT NULL OR r.found IS NOT NULL AS is_taken",
+                "r.found IS NOT NULL AS is_taken",
+            ),
+        ),
+    ),
+    Mutant(
+        "slot-taken-for-good",
+        "a slot stays taken when its head ends, in a group without a rate",
+        (LIMITS,),
+        (
+            Change(
+                f"{DDL}/slots.sql",
+                "d.state IS NOT NULL OR r.found IS NOT NULL AS is_taken",
+                "true AS is_taken",
+            ),
+        ),
+    ),
+    Mutant(
         "slot-of-the-queue-never-freed",
         "a slot of the whole queue stays taken when its head ends",
         (LIMITS,),

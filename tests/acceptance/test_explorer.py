@@ -50,11 +50,13 @@ def test_no_interleaving_breaks_an_invariant():
     )
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert len(ended.stdout.splitlines()) == 10
+    assert len(ended.stdout.splitlines()) == 17
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["no-fence", "fence-by-count", "followers-ready"])
+@pytest.mark.parametrize(
+    "name", ["no-fence", "fence-by-count", "followers-ready", "slot-freed-in-flight"]
+)
 def test_an_interleaving_shows_a_planted_bug(name):
     [mutant] = [mutant for mutant in MUTANTS if mutant.name == name]
     this = f"{Path(__file__).relative_to(ROOT)}::test_no_interleaving_breaks_an_invariant"

@@ -4,9 +4,9 @@
 https://docs.celeryq.dev/en/stable/userguide/tasks.html#Task.rate_limit; so each of the workers gets
 its share of the rate. There is no limit of what runs at once but a worker's ``--concurrency``.
 
-A limited task waits in the worker that fetched it, and starts a timer that is never stopped. When
-ten timers are due at once, the worker's loop sleeps for a second (kombu 5.7, ``Hub.fire_timers``).
-A worker that fetches few tasks in advance has fewer timers:
+A limited task waits in the worker that fetched it, with a timer. By its source, not by measurement,
+the worker's loop sleeps for a second when ten timers are due at once (kombu 5.7,
+``Hub.fire_timers``). A worker that fetches few tasks in advance has fewer timers:
 https://docs.celeryq.dev/en/stable/userguide/optimizing.html#prefetch-limits.
 
 A temporary Redis is the broker. Its data is not saved, and results are ignored.
