@@ -317,6 +317,9 @@ class World:
             raise Broken(f"messages {sorted(twice)} are in two places")
         if twice_head:
             raise Broken(f"messages {sorted(twice_head)} are in two slots")
+        self.check_limits(history, in_flight)
+
+    def check_limits(self, history: History, in_flight: Counter[str]) -> None:
         for group, count in in_flight.items():
             limit = history.limits.get("group_limit" if group else "limit", count)
             # A lowered limit lets those in flight go on.
@@ -347,25 +350,17 @@ class World:
         )
         return {pk for (pk,) in rows}
 
-    def limit(self, queue: str, limits: dict[str, Any]) -> None:
-        """Set the limits of a queue without messages, without firing triggers."""
-        if limits:
-            values = ", ".join(f'"{name}" = %({name})s' for name in limits)
-            self.connection.execute("SET session_replication_role = replica")
-            self.connection.execute(
-                f"UPDATE pgqueue_queue SET {values} WHERE name = %(queue)s",
-                {**limits, "queue": queue},
-            )
-            self.connection.execute("RESET session_replication_role")
-
-    def empty(self) -> None:
-        """Delete every message, without firing triggers."""
+    def reset(self, queue: str, limits: dict[str, Any]) -> None:
+        """Delete every message, and set the limits of a queue, without firing triggers."""
         tables = ["ready", "deferred", "lease", "waiting", "group", "recheck", "claim"]
         tables += ["message", "archive"]
-        deletes = "; ".join(f"DELETE FROM pgqueue_{table}" for table in tables)
-        self.connection.execute(
-            f"BEGIN; SET LOCAL session_replication_role = replica; {deletes}; COMMIT"
-        )
+        with self.connection.transaction():
+            self.connection.execute("SET LOCAL session_replication_role = replica")
+            self.connection.execute("; ".join(f"DELETE FROM pgqueue_{table}" for table in tables))
+            for name, value in limits.items():
+                self.connection.execute(
+                    f'UPDATE pgqueue_queue SET "{name}" = %s WHERE name = %s', [value, queue]
+                )
 
 
 class Explorer:
@@ -388,8 +383,7 @@ class Explorer:
         from django_pgqueue.engine.read import positions
 
         positions._positions.clear()
-        self.world.empty()
-        self.world.limit(scenario.queue, scenario.limits)
+        self.world.reset(scenario.queue, scenario.limits)
         history = History(limits=dict(scenario.limits))
         for pk, group in scenario.prepare(queue(scenario.queue)) or ():
             history.sent[pk] = group
@@ -446,7 +440,7 @@ class Explorer:
         for name in (orders, "dead"):
             drained = queue(name)
             idle = 0
-            while idle < 2:
+            for _round in range(50):
                 history.passed += 1
                 self.world.connection.execute(
                     "UPDATE pgqueue_group SET free_at = '2000-01-01' "
@@ -457,7 +451,10 @@ class Explorer:
                 self.world.connection.execute("UPDATE pgqueue_waiting SET vt = NULL")
                 messages = drained.read(qty=3, vt=60)
                 self.world.check(history)
+                # A read that puts heads back, because the limit is lower, may return nothing.
                 idle = 0 if messages else idle + 1
+                if idle == 2:
+                    break
                 for message in messages:
                     if message.id in history.settled and history.settled[message.id] != "fail":
                         raise Broken(f"message {message.id} is read after it was settled")
