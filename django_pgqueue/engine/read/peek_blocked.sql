@@ -24,41 +24,41 @@ blocked_group AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT FROM (SELECT false AS in_flight, {places/not_due} IS TRUE AS not_due, false AS at_rate,
                             read_ct, true AS needs_slot
-                     FROM pgqueue_waiting c
-                     WHERE c.queue_id = {queue_id} AND c.group_key = k.group_key
+                     FROM pgqueue_waiting d
+                     WHERE d.queue_id = {queue_id} AND d.group_key = k.group_key
                        AND {read/contains}
-                     ORDER BY c.id LIMIT (SELECT %(qty)s::bigint)) s
+                     ORDER BY d.id LIMIT (SELECT %(qty)s::bigint)) s
         WHERE {reasons/reason} IS NOT NULL LIMIT 1) found
     LIMIT (SELECT %(qty)s::bigint)
 ),
 asked AS MATERIALIZED (
     -- Due, and held back by the queue, or without a slot.
     SELECT * FROM (
-        SELECT 1 AS rank, row_number() OVER (ORDER BY c.vt) AS number, {queue_id} AS queue_id, c.id,
-               c.enqueued_at, c.priority, c.group_key, c.read_ct, c.attempts, c.first_read_at, c.vt,
+        SELECT 1 AS rank, row_number() OVER (ORDER BY d.vt) AS number, {queue_id} AS queue_id, d.id,
+               d.enqueued_at, d.priority, d.group_key, d.read_ct, d.attempts, d.first_read_at, d.vt,
                false AS in_flight, false AS not_due, false AS at_rate,
-               c.group_key IS NOT NULL AND c.slot_at IS NULL AS needs_slot
+               d.group_key IS NOT NULL AND d.slot_at IS NULL AS needs_slot
         FROM (SELECT d.*, {reasons/slot_at} AS slot_at FROM pgqueue_deferred d
-              WHERE d.queue_id = {queue_id} AND {places/due} ORDER BY d.vt OFFSET 0) c
+              WHERE d.queue_id = {queue_id} AND {places/due} ORDER BY d.vt OFFSET 0) d
         WHERE ((SELECT held FROM whole_queue) IS NOT NULL
-               OR c.group_key IS NOT NULL AND c.slot_at IS NULL)
+               OR d.group_key IS NOT NULL AND d.slot_at IS NULL)
           AND {read/contains}
         LIMIT (SELECT %(qty)s::bigint)) due
     UNION ALL
     SELECT * FROM (
-        SELECT 2, row_number() OVER (), {queue_id}, c.id, c.enqueued_at, l.priority, NULL::text, 1, 0,
+        SELECT 2, row_number() OVER (), {queue_id}, d.id, d.enqueued_at, l.priority, NULL::text, 1, 0,
                l.read_at, l.vt, false, false, false, false
         FROM (SELECT * FROM pgqueue_lease l WHERE l.queue_id = {queue_id} AND {places/due}
               ORDER BY l.vt OFFSET 0) l
-        CROSS JOIN LATERAL unnest(l.ids, l.enqueued_ats) AS c (id, enqueued_at)
+        CROSS JOIN LATERAL unnest(l.ids, l.enqueued_ats) AS d (id, enqueued_at)
         WHERE (SELECT held FROM whole_queue) IS NOT NULL AND {read/contains}
         LIMIT (SELECT %(qty)s::bigint)) ended
     UNION ALL
     SELECT * FROM (
-        SELECT 3, row_number() OVER (ORDER BY -c.priority, c.turn), {queue_id}, c.id, c.enqueued_at,
-               c.priority, c.group_key, 0, 0, NULL::timestamptz, c.enqueued_at, false, false, false, false
-        FROM pgqueue_ready c
-        WHERE c.queue_id = {queue_id} AND (SELECT held FROM whole_queue) IS NOT NULL
+        SELECT 3, row_number() OVER (ORDER BY -d.priority, d.turn), {queue_id}, d.id, d.enqueued_at,
+               d.priority, d.group_key, 0, 0, NULL::timestamptz, d.enqueued_at, false, false, false, false
+        FROM pgqueue_ready d
+        WHERE d.queue_id = {queue_id} AND (SELECT held FROM whole_queue) IS NOT NULL
           AND {read/contains}
         LIMIT (SELECT %(qty)s::bigint)) fresh
     UNION ALL
@@ -66,17 +66,17 @@ asked AS MATERIALIZED (
            w.attempts, w.first_read_at, coalesce(w.vt, w.enqueued_at), false, w.not_due, false, true
     FROM blocked_group k
     CROSS JOIN LATERAL (
-        SELECT c.*, {places/not_due} IS TRUE AS not_due, row_number() OVER (ORDER BY c.id) AS number
-        FROM pgqueue_waiting c
-        WHERE c.queue_id = {queue_id} AND c.group_key = k.group_key AND {read/contains}
-        ORDER BY c.id LIMIT (SELECT %(qty)s::bigint)) w
+        SELECT d.*, {places/not_due} IS TRUE AS not_due, row_number() OVER (ORDER BY d.id) AS number
+        FROM pgqueue_waiting d
+        WHERE d.queue_id = {queue_id} AND d.group_key = k.group_key AND {read/contains}
+        ORDER BY d.id LIMIT (SELECT %(qty)s::bigint)) w
     UNION ALL
     SELECT * FROM (
-        SELECT 5, row_number() OVER (ORDER BY c.vt), {queue_id}, c.id, c.enqueued_at, c.priority,
-               c.group_key, c.read_ct, c.attempts, c.first_read_at, c.vt, false, true,
-               c.vt = c.slot_at, c.group_key IS NOT NULL AND c.slot_at IS NULL
+        SELECT 5, row_number() OVER (ORDER BY d.vt), {queue_id}, d.id, d.enqueued_at, d.priority,
+               d.group_key, d.read_ct, d.attempts, d.first_read_at, d.vt, false, true,
+               d.vt = d.slot_at, d.group_key IS NOT NULL AND d.slot_at IS NULL
         FROM (SELECT d.*, {reasons/slot_at} AS slot_at FROM pgqueue_deferred d
-              WHERE d.queue_id = {queue_id} AND {places/delayed} ORDER BY d.vt OFFSET 0) c
+              WHERE d.queue_id = {queue_id} AND {places/delayed} ORDER BY d.vt OFFSET 0) d
         WHERE {read/contains}
         LIMIT (SELECT %(qty)s::bigint)) delayed
 ),
