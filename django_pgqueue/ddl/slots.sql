@@ -387,7 +387,7 @@ BEGIN
             WHERE NOT n.is_put_off
             ORDER BY m.number, m.id OFFSET 0) m
         WHERE w.ctid = m.spot
-        RETURNING w.*, m.spot, m.slot, nextval('{schema}.pgqueue_message_id_seq') AS turn
+        RETURNING w.*, m.slot, nextval('{schema}.pgqueue_message_id_seq') AS turn
     ),
     readable AS (
         INSERT INTO {schema}.pgqueue_ready (id, turn, enqueued_at, queue_id, priority, group_key)
@@ -402,7 +402,7 @@ BEGIN
         FROM moved WHERE read_ct > 0
     ),
     headed AS (
-        INSERT INTO {schema}.pgqueue_group AS g (queue_id, group_key, slot, head, turn, priority)
+        INSERT INTO {schema}.pgqueue_group (queue_id, group_key, slot, head, turn, priority)
         SELECT queue_id, group_key, slot, id, turn, priority FROM moved
         ON CONFLICT (queue_id, group_key, slot) DO UPDATE
         SET head = excluded.head, turn = excluded.turn, priority = excluded.priority, free_at = NULL
@@ -461,7 +461,6 @@ BEGIN
     FROM unnest(queue_ids, groups) AS f (queue_id, group_key);
 END
 $$;
-
 
 -- Returns whether a message may start now: it is the head of a slot whose time has come. Locks the
 -- slot, and returns false if another transaction has locked it. Reads ask for heads that are due, and
