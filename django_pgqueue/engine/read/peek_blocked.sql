@@ -1,6 +1,8 @@
 -- The messages that are not delivered now, with their reasons: first those that only the queue holds
 -- back, in the order of reads; then those that their groups hold back, the first of each group
 -- first; then the delayed ones, by time. P1, P3, P6.
+--
+-- Without ROWS, PostgreSQL 15 reads all messages of one time before it numbers them.
 WITH RECURSIVE whole_queue AS MATERIALIZED (
     SELECT k.queue_id, o.* FROM (SELECT {queue_id} AS queue_id) k CROSS JOIN LATERAL ({reasons/whole}) o
 ),
@@ -34,9 +36,9 @@ blocked_group AS MATERIALIZED (
 asked AS MATERIALIZED (
     -- Due, and held back by the queue, or without a slot.
     SELECT * FROM (
-        SELECT 1 AS rank, row_number() OVER (ORDER BY d.vt) AS number, {queue_id} AS queue_id, d.id,
-               d.enqueued_at, d.priority, d.group_key, d.read_ct, d.attempts, d.first_read_at, d.vt,
-               false AS in_flight, false AS not_due, false AS at_rate,
+        SELECT 1 AS rank, row_number() OVER (ORDER BY d.vt ROWS UNBOUNDED PRECEDING) AS number,
+               {queue_id} AS queue_id, d.id, d.enqueued_at, d.priority, d.group_key, d.read_ct,
+               d.attempts, d.first_read_at, d.vt, false AS in_flight, false AS not_due, false AS at_rate,
                d.group_key IS NOT NULL AND d.slot_at IS NULL AS needs_slot
         FROM (SELECT d.*, {reasons/slot_at} AS slot_at FROM pgqueue_deferred d
               WHERE d.queue_id = {queue_id} AND {places/due} ORDER BY d.vt OFFSET 0) d
@@ -46,8 +48,8 @@ asked AS MATERIALIZED (
         LIMIT (SELECT %(qty)s::bigint)) due
     UNION ALL
     SELECT * FROM (
-        SELECT 2, row_number() OVER (), {queue_id}, d.id, d.enqueued_at, l.priority, NULL::text, 1, 0,
-               l.read_at, l.vt, false, false, false, false
+        SELECT 2, row_number() OVER (ROWS UNBOUNDED PRECEDING), {queue_id}, d.id, d.enqueued_at,
+               l.priority, NULL::text, 1, 0, l.read_at, l.vt, false, false, false, false
         FROM (SELECT * FROM pgqueue_lease l WHERE l.queue_id = {queue_id} AND {places/due}
               ORDER BY l.vt OFFSET 0) l
         CROSS JOIN LATERAL unnest(l.ids, l.enqueued_ats) AS d (id, enqueued_at)
@@ -72,8 +74,8 @@ asked AS MATERIALIZED (
         ORDER BY d.id LIMIT (SELECT %(qty)s::bigint)) w
     UNION ALL
     SELECT * FROM (
-        SELECT 5, row_number() OVER (ORDER BY d.vt), {queue_id}, d.id, d.enqueued_at, d.priority,
-               d.group_key, d.read_ct, d.attempts, d.first_read_at, d.vt, false, true,
+        SELECT 5, row_number() OVER (ORDER BY d.vt ROWS UNBOUNDED PRECEDING), {queue_id}, d.id,
+               d.enqueued_at, d.priority, d.group_key, d.read_ct, d.attempts, d.first_read_at, d.vt, false, true,
                d.vt = d.slot_at, d.group_key IS NOT NULL AND d.slot_at IS NULL
         FROM (SELECT d.*, {reasons/slot_at} AS slot_at FROM pgqueue_deferred d
               WHERE d.queue_id = {queue_id} AND {places/delayed} ORDER BY d.vt OFFSET 0) d
