@@ -2,6 +2,7 @@
 
     python -m tests.acceptance.chaos                         # five seeds, six minutes each
     python -m tests.acceptance.chaos --minutes 1 --seeds 7
+    python -m tests.acceptance.chaos --only limits           # tests with this in their names
 
 For each seed the runs of ``test_faults.py`` repeat until its time is up; the last run ends by
 itself. Exits with 1 when a run fails, and prints its output.
@@ -27,9 +28,9 @@ COLUMNS = ["messages", "faults", "redelivered", "lost", "phantoms", "twice"]
 COLUMNS += ["twice in a transaction"]
 
 
-def run(seed: int, until: float, counts: Path) -> tuple[int, str]:
+def run(seed: int, until: float, counts: Path, only: str) -> tuple[int, str]:
     """Start runs until the time is up; returns the number that failed, and the output."""
-    options = ["-q", "-p", "no:cacheprovider", "--tb=short"]
+    options = ["-q", "-p", "no:cacheprovider", "--tb=short", "-k", only]
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", RUNS, *options],
         cwd=ROOT,
@@ -57,6 +58,7 @@ def main() -> int:
     )
     parser.add_argument("--minutes", type=float, default=6, help="for each seed (default: 6)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--only", default="", help="tests to run, as pytest's -k (default: all)")
     options = parser.parse_args()
     print("| seed | runs | failed | minutes |", " | ".join(COLUMNS), "|")
     print("|---|" + "---:|" * (len(COLUMNS) + 3), flush=True)
@@ -69,7 +71,7 @@ def main() -> int:
             counts = Path(folder) / "counts"
             counts.touch()
             while time.time() < until:
-                wrong, output = run(draw.randrange(10**6), until, counts)
+                wrong, output = run(draw.randrange(10**6), until, counts, options.only)
                 failed += wrong
                 if wrong:
                     print(output, file=sys.stderr, flush=True)
