@@ -1,4 +1,4 @@
-"""Leases messages like a consumer process."""
+"""Leases messages like a consumer process, and lets leases expire."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 from django_pgqueue.engine.read import grouped, reading
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.types import Receipt
+from tests.conftest import run_sql
 
-__all__ = ["follow", "lease"]
+__all__ = ["follow", "lease", "run_out"]
 
 
 def lease(queue: str | Queue, **options: Any) -> list[Message]:
@@ -21,3 +22,9 @@ def follow(queue: str | Queue, heads: list[Receipt], **options: Any) -> list[Mes
     """Lease messages behind these heads; ``options`` are those of the engine's ``follow``."""
     opened = Queue.objects.resolve(queue).opened
     return Message.from_deliveries(opened, grouped.follow(opened, heads, **options))
+
+
+def run_out() -> None:
+    """Let all leases and delays end."""
+    for table in ("pgqueue_lease", "pgqueue_deferred"):
+        run_sql(f"UPDATE {table} SET vt = statement_timestamp() - interval '1 second'")

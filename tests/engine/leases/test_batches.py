@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import pickle
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,7 +17,8 @@ from django_pgqueue.models.process import Process
 from django_pgqueue.types import BatchReceipt, Receipt
 from tests.actors import begin, call, commit
 from tests.conftest import run_sql
-from tests.leasing import lease
+from tests.leasing import lease, run_out
+from tests.messages import SETTLE, ids
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -30,10 +30,6 @@ def leases(table: str = "pgqueue_lease") -> list[list[int]]:
     return [ids for (ids,) in run_sql(f"SELECT ids FROM {table} ORDER BY head")]
 
 
-def ids(messages: list[Message]) -> list[int]:
-    return [message.id for message in messages]
-
-
 def stored(messages: list[Message]) -> list[Receipt]:
     """Receipts as stored by a client: only their fields, without the batch."""
     return [Receipt(*message.receipt) for message in messages]
@@ -42,12 +38,6 @@ def stored(messages: list[Message]) -> list[Receipt]:
 def where() -> dict[int, tuple[str, int]]:
     """The state and delivery count of every live message."""
     return {m.id: (m.state, m.read_ct) for m in LiveMessage.objects.all()}
-
-
-def run_out() -> None:
-    """Let all leases expire."""
-    for table in ("pgqueue_lease", "pgqueue_deferred"):
-        run_sql(f"UPDATE {table} SET vt = statement_timestamp()")
 
 
 def the_queue() -> Queue:
@@ -144,15 +134,6 @@ def archived_of(wanted: list[int]) -> list[int]:
     return list(found.values_list("id", flat=True))
 
 
-OPERATIONS: dict[str, Callable[[BoundQueue, list[Any]], Any]] = {
-    "archive": lambda q, these: q.archive(these),
-    "delete": lambda q, these: q.delete(these),
-    "set_vt": lambda q, these: q.set_vt(these, 300),
-    "retry": lambda q, these: BoundQueue(q.name).retry(dict.fromkeys(these, 5.0)),
-    "release": lambda q, these: BoundQueue(q.name).release(these),
-    "fail": lambda q, these: BoundQueue(q.name).fail(dict.fromkeys(these, "no")),
-    "complete": lambda q, these: BoundQueue(q.name).complete(these),
-}
 AFTER: dict[str, tuple[str, int] | None] = {
     "archive": None,
     "delete": None,
@@ -166,12 +147,12 @@ AFTER: dict[str, tuple[str, int] | None] = {
 
 @pytest.mark.parametrize("known", [BatchReceipt, Receipt], ids=["of the read", "stored"])
 @pytest.mark.parametrize("count", [2, QTY - 2, QTY], ids=["few", "most", "all"])
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", SETTLE)
 def test_every_operation_finds_what_is_in_a_batch(backlog, batch, operation, count, known):
     these = batch[:count]
     receipts = [m.receipt for m in these] if known is BatchReceipt else stored(these)
 
-    settled = OPERATIONS[operation](backlog, receipts)
+    settled = SETTLE[operation](backlog, receipts)
 
     assert (list(settled), settled.lost) == (ids(these), [])
     now = where()
@@ -188,7 +169,7 @@ def test_every_operation_finds_what_is_in_a_batch(backlog, batch, operation, cou
 def test_an_operator_finds_what_is_in_a_batch_by_its_id(backlog, batch, operation):
     these = ids(batch[4:6])
 
-    assert OPERATIONS[operation](backlog, these) == these
+    assert SETTLE[operation](backlog, these) == these
 
     assert {where().get(pk) for pk in these} == {AFTER[operation]}
     rest = batch[:4] + batch[6:]
@@ -209,7 +190,7 @@ def test_a_dead_letter_of_a_batch_goes_with_its_id(backlog):
     batch = backlog.read(qty=QTY)
     assert len(leases()) == 1
 
-    BoundQueue("orders").fail({batch[0].receipt: "no"})
+    backlog.fail({batch[0].receipt: "no"})
 
     [letter] = Message.objects.read("dead")
     assert (letter.id, letter.headers["x-dead-letter"]["read_ct"]) == (batch[0].id, 1)

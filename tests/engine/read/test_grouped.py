@@ -12,13 +12,11 @@ from django_pgqueue.errors import InvalidArgument, TransactionRefused
 from django_pgqueue.models import BoundQueue, Message
 from django_pgqueue.types import Metrics
 from tests.actors import begin, call, commit, execute, rollback
+from tests.leasing import run_out
+from tests.messages import bodies
 from tests.waiting import until
 
 Sql = Callable[..., list[tuple[Any, ...]]]
-
-
-def bodies(messages: list[Message]) -> list[Any]:
-    return [message.body for message in messages]
 
 
 def send_line(queue: BoundQueue, group: str, count: int = 3) -> list[int]:
@@ -31,11 +29,6 @@ def hot_rows(sql: Sql) -> int:
         "SELECT (SELECT count(*) FROM pgqueue_group) + (SELECT count(*) FROM pgqueue_waiting)"
     )
     return int(rows)
-
-
-def wait_out(sql: Sql) -> None:
-    """Let all leases expire."""
-    sql("UPDATE pgqueue_deferred SET vt = statement_timestamp() - interval '1 second'")
 
 
 def test_a_read_gives_out_the_head_of_each_group_and_all_without_a_group(
@@ -63,18 +56,18 @@ def test_a_group_comes_in_its_order_and_leaves_nothing_behind(orders, sql):
     assert hot_rows(sql) == 0
 
 
-def test_nothing_is_given_out_while_an_earlier_message_is_delayed(orders, sql):
+def test_nothing_is_given_out_while_an_earlier_message_is_delayed(orders):
     orders.send("a1", group="a", delay=60)
     orders.send("a2", group="a")
     orders.send("b1", group="b")
 
     assert bodies(orders.read(qty=10)) == ["b1"]
 
-    wait_out(sql)
+    run_out()
     assert sorted(bodies(orders.read(qty=10))) == ["a1", "b1"]
 
 
-def test_a_delayed_message_in_the_line_holds_up_what_follows(orders, sql):
+def test_a_delayed_message_in_the_line_holds_up_what_follows(orders):
     orders.send("a1", group="a")
     orders.send("a2", group="a", delay=60)
     orders.send("a3", group="a")
@@ -85,14 +78,14 @@ def test_a_delayed_message_in_the_line_holds_up_what_follows(orders, sql):
     assert orders.metrics().delayed == 1
 
 
-def test_nothing_is_given_out_while_an_earlier_message_waits_to_retry(orders, sql):
+def test_nothing_is_given_out_while_an_earlier_message_waits_to_retry(orders):
     send_line(orders, "a")
     [message] = orders.read()
 
-    BoundQueue("orders").retry({message.receipt: 60})
+    orders.retry({message.receipt: 60})
 
     assert orders.read(qty=10) == []
-    wait_out(sql)
+    run_out()
     [again] = orders.read(qty=10)
     assert (again.body, again.read_ct) == ("a1", 2)
 
@@ -101,16 +94,16 @@ def test_a_message_given_back_stays_the_head(orders):
     send_line(orders, "a")
     messages = orders.read()
 
-    BoundQueue("orders").release([messages[0].receipt])
+    orders.release([messages[0].receipt])
 
     assert bodies(orders.read(qty=10)) == ["a1"]
 
 
-def test_a_head_whose_lease_ran_out_comes_again_before_the_next(orders, sql):
+def test_a_head_whose_lease_ran_out_comes_again_before_the_next(orders):
     send_line(orders, "a")
     orders.read(qty=10)
 
-    wait_out(sql)
+    run_out()
 
     assert bodies(orders.read(qty=10)) == ["a1"]
 
@@ -142,41 +135,17 @@ def test_a_new_group_waits_for_one_message_of_each_group_however_many_they_have(
     assert sorted(deliver_until(committed_orders, "new")) == ["a", "b", "c"]
 
 
-def end_by_ack(queue: BoundQueue, message: Message) -> None:
-    queue.archive(message)
+ENDS: dict[str, Callable[[BoundQueue, Message], object]] = {
+    "ack": lambda queue, message: queue.archive(message),
+    "delete": lambda queue, message: queue.delete(message),
+    "archive by id": lambda queue, message: queue.archive(message.id),
+    "delete by id": lambda queue, message: queue.delete(message.id),
+    "failure": lambda queue, message: queue.fail({message.receipt: "no"}),
+    "the ORM": lambda queue, message: Message.objects.filter(pk=message.pk).delete(),
+}
 
 
-def end_by_delete(queue: BoundQueue, message: Message) -> None:
-    queue.delete(message)
-
-
-def end_by_archive_by_id(queue: BoundQueue, message: Message) -> None:
-    queue.archive(message.id)
-
-
-def end_by_delete_by_id(queue: BoundQueue, message: Message) -> None:
-    queue.delete(message.id)
-
-
-def end_by_failure(queue: BoundQueue, message: Message) -> None:
-    BoundQueue(queue.name).fail({message.receipt: "no"})
-
-
-def end_by_the_orm(queue: BoundQueue, message: Message) -> None:
-    Message.objects.filter(pk=message.pk).delete()
-
-
-ENDS = [
-    end_by_ack,
-    end_by_delete,
-    end_by_archive_by_id,
-    end_by_delete_by_id,
-    end_by_failure,
-    end_by_the_orm,
-]
-
-
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 def test_the_next_follows_however_the_head_ends(orders, end):
     send_line(orders, "a")
     [message] = orders.read()
@@ -186,17 +155,17 @@ def test_the_next_follows_however_the_head_ends(orders, end):
     assert bodies(orders.read(qty=10)) == ["a2"]
 
 
-@pytest.mark.parametrize("end", ENDS[2:])
-def test_the_next_follows_when_an_unread_head_goes(orders, end):
+@pytest.mark.parametrize("how", ["archive by id", "delete by id", "failure", "the ORM"])
+def test_the_next_follows_when_an_unread_head_goes(orders, how):
     ids = send_line(orders, "a")
     send_line(orders, "b")
     orders.archive(orders.read())  # archives a1, so that a2 is in ready
     head = Message.objects.get(pk=ids[1])
     head.read_ct = 0  # the lease belongs to no process
-    if end is end_by_failure:
+    if how == "failure":
         [head] = orders.read()
 
-    end(orders, head)
+    ENDS[how](orders, head)
 
     assert bodies(orders.read(qty=10)) == ["a3", "b1"]
 
@@ -221,7 +190,7 @@ def test_the_head_of_the_highest_priority_comes_first_of_groups_that_begin(
 
 
 @pytest.mark.parametrize("operation", ["archive", "delete"])
-def test_a_message_in_the_line_can_be_taken_out_by_id(orders, operation, sql):
+def test_a_message_in_the_line_can_be_taken_out_by_id(orders, operation):
     ids = send_line(orders, "a")
 
     assert getattr(orders, operation)(ids[1]) == [ids[1]]
@@ -239,7 +208,7 @@ def test_set_vt_by_id_delays_a_message_in_the_line_and_what_follows(orders):
     assert orders.read(qty=10) == []
 
 
-def test_set_vt_by_id_on_an_unread_head_keeps_it_the_head(orders, sql):
+def test_set_vt_by_id_on_an_unread_head_keeps_it_the_head(orders):
     ids = send_line(orders, "a")
     send_line(orders, "b")
     orders.archive(orders.read())
@@ -247,7 +216,7 @@ def test_set_vt_by_id_on_an_unread_head_keeps_it_the_head(orders, sql):
     orders.set_vt(ids[1], 60)
 
     assert bodies(orders.read(qty=10)) == ["b1"]
-    wait_out(sql)
+    run_out()
     assert bodies(orders.read(qty=10)) == ["a2", "b1"]
 
 
@@ -346,7 +315,7 @@ def test_a_batch_stops_at_a_message_that_has_to_wait(orders, read):
     assert bodies(getattr(orders, read)(qty=10)) == ["a1", "a2"]
 
 
-def test_the_group_goes_on_when_the_whole_batch_is_done_in_any_order(orders, sql):
+def test_the_group_goes_on_when_the_whole_batch_is_done_in_any_order(orders):
     send_line(orders, "a", 5)
     first, second, third = orders.read_grouped(qty=3)
 
@@ -381,10 +350,10 @@ def test_the_rest_of_a_batch_stays_out_when_its_head_and_others_are_acked(
     assert bodies(orders.read(qty=10)) == ["a5"]
 
 
-def test_followers_whose_lease_ran_out_wait_behind_their_head(orders, sql):
+def test_followers_whose_lease_ran_out_wait_behind_their_head(orders):
     send_line(orders, "a", 4)
     first, _, _ = orders.read_grouped(qty=3)
-    wait_out(sql)
+    run_out()
     orders.set_vt(first, 60)
 
     assert orders.read(qty=10) == []
@@ -396,10 +365,10 @@ def test_followers_whose_lease_ran_out_wait_behind_their_head(orders, sql):
     assert (second.body, second.read_ct) == ("a2", 2)
 
 
-def test_a_grouped_batch_that_ran_out_is_given_out_again_in_order(orders, sql):
+def test_a_grouped_batch_that_ran_out_is_given_out_again_in_order(orders):
     send_line(orders, "a", 3)
     orders.read_grouped(qty=3)
-    wait_out(sql)
+    run_out()
 
     again = orders.read_grouped(qty=3)
 
@@ -409,23 +378,23 @@ def test_a_grouped_batch_that_ran_out_is_given_out_again_in_order(orders, sql):
 def test_a_batch_does_not_go_on_behind_what_an_earlier_one_still_holds(orders):
     send_line(orders, "a", 4)
     head, *_held = orders.read_grouped(qty=3)
-    BoundQueue("orders").retry({head.receipt: 0})
+    orders.retry({head.receipt: 0})
 
     assert bodies(orders.read_grouped(qty=10)) == ["a1"]
 
 
-def test_a_batch_does_not_skip_followers_whose_lease_ran_out(orders, sql):
+def test_a_batch_does_not_skip_followers_whose_lease_ran_out(orders):
     send_line(orders, "a", 4)
     orders.read_grouped(qty=3)
-    wait_out(sql)
+    run_out()
 
     assert bodies(orders.read_grouped(qty=2)) in (["a1"], ["a1", "a2"])
 
 
-def test_a_follower_that_was_set_back_comes_before_those_still_leased(orders, sql):
+def test_a_follower_that_was_set_back_comes_before_those_still_leased(orders):
     send_line(orders, "a", 4)
     first, second, third = orders.read_grouped(qty=3)
-    BoundQueue("orders").retry({second.receipt: 0})
+    orders.retry({second.receipt: 0})
     assert orders.read(qty=10) == []  # puts the message back into the group
     orders.archive(first)
     orders.set_vt(third, 0)
@@ -439,7 +408,7 @@ def test_a_dead_lettered_follower_is_not_the_next_head_of_its_old_group(db):
     orders = BoundQueue("orders")
     send_line(orders, "a")
     head, follower = orders.read_grouped(qty=2)
-    BoundQueue("orders").fail({follower.receipt: "no"})
+    orders.fail({follower.receipt: "no"})
     assert bodies(Message.objects.read("dead")) == ["a2"]
     orders.archive(head)
 
@@ -461,7 +430,7 @@ def test_a_message_behind_the_head_that_has_no_deliveries_left_ends_the_batch(db
     orders = BoundQueue("orders")
     send_line(orders, "a", 3)
     first, _ = orders.read_grouped(qty=2)
-    wait_out(sql)
+    run_out()
     orders.set_vt(first, 60)
     assert orders.read(qty=5) == []  # a2 is waiting in the group again
 
@@ -613,7 +582,7 @@ def test_a_message_still_uncommitted_when_the_last_is_acked_is_not_lost(committe
     assert bodies(committed_orders.read(qty=10)) == ["next"]
 
 
-def test_an_ack_that_is_rolled_back_leaves_the_head_where_it_was(committed_orders, actor, sql):
+def test_an_ack_that_is_rolled_back_leaves_the_head_where_it_was(committed_orders, actor):
     send_line(committed_orders, "a", 2)
     [first] = committed_orders.read()
     actor.do(begin)
@@ -624,7 +593,7 @@ def test_an_ack_that_is_rolled_back_leaves_the_head_where_it_was(committed_order
     actor.do(rollback)
 
     assert committed_orders.read(qty=10) == []
-    wait_out(sql)
+    run_out()
     assert bodies(committed_orders.read(qty=10)) == ["a1"]
 
 

@@ -17,14 +17,11 @@ from django_pgqueue.models import BoundQueue, LiveMessage, Message, Queue
 from tests.actors import begin, call, commit, execute
 from tests.conftest import run_sql
 from tests.engine.plans.plans import watched
+from tests.messages import bodies
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 QTY = 10
-
-
-def bodies(messages: list[Message]) -> list[Any]:
-    return [message.body for message in messages]
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from django_pgqueue.models import Message
 from django_pgqueue.types import Receipt, Settled
 from tests.conftest import run_sql
 from tests.engine.plans.plans import watched
+from tests.leasing import run_out
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -24,7 +25,7 @@ def held(messages: list[Message], more: int = 0) -> Settled:
 
 def lapse() -> None:
     """Let all leases run out, and let a reader set the followers back."""
-    run_sql("UPDATE pgqueue_deferred SET vt = statement_timestamp() - interval '1 second'")
+    run_out()
     set_back(Message.objects.resolve("orders").opened)
 
 
@@ -68,7 +69,7 @@ def test_holding_a_batch_costs_its_messages(committed_orders):
     committed_orders.send_batch([0] * 20_000, group=[f"g{n % 5000}" for n in range(20_000)])
     committed_orders.read_grouped_rr(qty=5_000, vt=600)
     committed_orders.read_grouped(qty=1)  # every group has a head now
-    run_sql("UPDATE pgqueue_deferred SET vt = statement_timestamp() - interval '1 second'")
+    run_out()
     messages: list[Any] = committed_orders.read_grouped(qty=100, vt=60)
     lapse()
 

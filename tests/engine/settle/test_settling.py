@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
 
 import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from django_pgqueue.errors import InvalidArgument, QueueNotFound
-from django_pgqueue.models import (
-    ArchivedMessage,
-    BoundQueue,
-    LiveMessage,
-    Message,
-)
-from django_pgqueue.types import Receipt, Settled
+from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message
+from django_pgqueue.types import Receipt
 from tests.factories import QueueFactory
+from tests.messages import SETTLE, everything
 
-OPERATIONS: dict[str, tuple[Any, ...]] = {"archive": (), "delete": (), "set_vt": (60,)}
-
-each_operation = pytest.mark.parametrize("operation", OPERATIONS)
-
-
-def settle(queue: BoundQueue, operation: str, targets: Any) -> Settled:
-    return getattr(queue, operation)(targets, *OPERATIONS[operation])
-
-
-def everything() -> tuple[Any, ...]:
-    """All stored data about all messages."""
-    return tuple(
-        list(model.objects.order_by("pk").values_list())
-        for model in (Message, LiveMessage, ArchivedMessage)
-    )
+each_operation = pytest.mark.parametrize("operation", ["archive", "delete", "set_vt"])
 
 
 def read_again(queue: BoundQueue) -> tuple[Message, Message]:
@@ -84,25 +65,11 @@ def test_a_message_that_was_read_stands_for_its_receipt(orders):
 
 
 @each_operation
-def test_the_receipt_of_an_earlier_delivery_changes_nothing_and_is_reported_as_lost(
-    orders, operation
-):
-    old, new = read_again(orders)
-    before = everything()
-
-    done = settle(orders, operation, old.receipt)
-
-    assert (done, done.lost) == ([], [old.receipt])
-    assert everything() == before
-    assert settle(orders, operation, new.receipt) == [new.id]
-
-
-@each_operation
 def test_a_receipt_still_counts_after_the_lease_ran_out_if_it_was_not_read_since(orders, operation):
     orders.send(1)
     [message] = orders.read(vt=0)
 
-    done = settle(orders, operation, message.receipt)
+    done = SETTLE[operation](orders, message.receipt)
 
     assert (done, done.lost) == ([message.id], [])
 
@@ -114,7 +81,7 @@ def test_a_receipt_of_a_message_that_is_gone_is_lost(orders, operation):
     orders.archive(message)
     before = everything()
 
-    done = settle(orders, operation, [message.receipt, Receipt(10**15, 1)])
+    done = SETTLE[operation](orders, [message.receipt, Receipt(10**15, 1)])
 
     assert (done, done.lost) == ([], [message.receipt, Receipt(10**15, 1)])
     assert everything() == before
@@ -127,7 +94,7 @@ def test_a_receipt_says_what_was_done_and_what_was_not(orders, operation):
     orders.delete(sent[1])
     receipts = [message.receipt for message in reversed(messages)]
 
-    done = settle(orders, operation, receipts)
+    done = SETTLE[operation](orders, receipts)
 
     assert done == [sent[0], sent[2], sent[3]]
     assert done.lost == [messages[1].receipt]
@@ -140,7 +107,7 @@ def test_receipts_of_first_and_of_later_deliveries_go_together(orders, operation
     twice = [message.receipt for message in orders.read(qty=2)]
     [once] = [message.receipt for message in orders.read()]
 
-    done = settle(orders, operation, [stale, twice[1], once])
+    done = SETTLE[operation](orders, [stale, twice[1], once])
 
     assert [receipt.read_ct for receipt in (stale, twice[1], once)] == [1, 2, 1]
     assert done == sent[1:]
@@ -154,8 +121,8 @@ def test_a_receipt_works_in_its_own_queue_only(orders, operation):
     [message] = Message.objects.read(other)
     before = everything()
 
-    by_receipt = settle(orders, operation, message.receipt)
-    by_id = settle(orders, operation, message.id)
+    by_receipt = SETTLE[operation](orders, message.receipt)
+    by_id = SETTLE[operation](orders, message.id)
 
     assert (by_receipt, by_receipt.lost) == ([], [message.receipt])
     assert (by_id, by_id.lost) == ([], [message.id])
@@ -172,7 +139,7 @@ def test_a_bare_id_acts_on_a_live_message_wherever_it_stands(orders, operation, 
     if place in ("in flight", "due again"):
         orders.read(vt=60 if place == "in flight" else 0)
 
-    done = settle(orders, operation, pk)
+    done = SETTLE[operation](orders, pk)
 
     assert (done, done.lost) == ([pk], [])
     if operation == "set_vt":
@@ -201,7 +168,7 @@ def test_a_bare_id_of_no_live_message_is_lost_and_no_error(orders, operation):
     orders.archive(archived)
     before = everything()
 
-    done = settle(orders, operation, [archived, 10**15, -1, 0])
+    done = SETTLE[operation](orders, [archived, 10**15, -1, 0])
 
     assert (done, done.lost) == ([], [archived, 10**15, -1, 0])
     assert everything() == before
@@ -211,7 +178,7 @@ def test_a_bare_id_of_no_live_message_is_lost_and_no_error(orders, operation):
 def test_duplicates_collapse(orders, operation):
     one, two = orders.send_batch([1, 2])
 
-    assert settle(orders, operation, [two, one, two, one]) == [one, two]
+    assert SETTLE[operation](orders, [two, one, two, one]) == [one, two]
 
 
 @each_operation
@@ -219,7 +186,7 @@ def test_duplicate_receipts_collapse(orders, operation):
     pk = orders.send(1)
     [message] = orders.read()
 
-    done = settle(orders, operation, [message, message.receipt])
+    done = SETTLE[operation](orders, [message, message.receipt])
 
     assert (done, done.lost) == ([pk], [])
 
@@ -229,10 +196,10 @@ def test_receipts_and_ids_may_be_mixed(orders, operation):
     old, new = read_again(orders)
     unread = orders.send(2)
 
-    done = settle(orders, operation, {old.receipt, unread})
+    done = SETTLE[operation](orders, {old.receipt, unread})
 
     assert (done, done.lost) == ([unread], [old.receipt])
-    assert settle(orders, operation, (new,)) == [new.id]
+    assert SETTLE[operation](orders, (new,)) == [new.id]
 
 
 @each_operation
@@ -240,7 +207,7 @@ def test_nothing_to_settle_is_nothing_done(orders, operation):
     orders.send(1)
     before = everything()
 
-    done = settle(orders, operation, [])
+    done = SETTLE[operation](orders, [])
 
     assert (done, done.lost) == ([], [])
     assert everything() == before
@@ -254,8 +221,8 @@ def test_unlogged_and_partitioned_queues_settle_alike(db, operation, kind):
     leased, unread, delayed = bound.send(1, priority=1), bound.send(2), bound.send(3, delay=9)
     [message] = bound.read()
 
-    assert settle(bound, operation, message.receipt) == [leased]
-    assert settle(bound, operation, [unread, delayed]) == [unread, delayed]
+    assert SETTLE[operation](bound, message.receipt) == [leased]
+    assert SETTLE[operation](bound, [unread, delayed]) == [unread, delayed]
 
 
 @each_operation
@@ -266,7 +233,7 @@ def test_settling_is_undone_with_the_transaction_around_it(orders, operation):
     before = everything()
 
     with transaction.atomic():
-        settle(orders, operation, [message, unread])
+        SETTLE[operation](orders, [message, unread])
         assert everything() != before
         transaction.set_rollback(True)
 
@@ -362,7 +329,7 @@ def test_what_is_neither_receipt_nor_id_is_refused(orders, operation, target):
 
     with transaction.atomic():
         with pytest.raises(InvalidArgument):
-            settle(orders, operation, target)
+            SETTLE[operation](orders, target)
         assert everything() == before
 
 
@@ -371,7 +338,7 @@ def test_a_message_that_was_not_read_has_no_receipt_to_settle_by(orders, operati
     orders.send(1)
 
     with pytest.raises(InvalidArgument):
-        settle(orders, operation, Message.objects.get())
+        SETTLE[operation](orders, Message.objects.get())
 
     assert LiveMessage.objects.get().state == "PENDING"
 
@@ -390,23 +357,10 @@ def test_a_timeout_that_is_none_is_refused(orders, vt):
     assert everything() == before
 
 
-@each_operation
-def test_settling_in_an_unknown_queue_says_so(db, operation):
-    with pytest.raises(QueueNotFound):
-        settle(BoundQueue("nowhere"), operation, 1)
+def test_of_two_receipts_of_one_message_the_delay_of_the_good_one_counts(orders):
+    old, new = read_again(orders)
 
-
-@pytest.mark.parametrize("operation", ["archive", "delete", "complete", "retry", "fail"])
-def test_of_two_receipts_of_one_message_the_old_one_is_lost(orders, operation):
-    orders.send(1)
-    [old] = orders.read(vt=0)
-    [new] = orders.read()
-    values = {
-        "retry": {old.receipt: 3600, new.receipt: 0},
-        "fail": {old.receipt: "", new.receipt: ""},
-    }
-
-    done = getattr(orders, operation)(values.get(operation, [old.receipt, new.receipt]))
+    done = orders.retry({old.receipt: 3600, new.receipt: 0})
 
     assert (done, done.lost) == ([new.id], [old.receipt])
     assert orders.metrics().delayed == 0
