@@ -229,11 +229,6 @@ def test_an_interval_that_is_none_is_refused(interval):
     assert len(tables()) == 1
 
 
-def test_a_queue_that_is_not_there_is_not_found():
-    with pytest.raises(QueueNotFound):
-        queue("nowhere").repartition(DAY)
-
-
 def test_it_is_refused_inside_a_transaction():
     orders = in_every_state()
 

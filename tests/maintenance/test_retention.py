@@ -11,7 +11,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_pgqueue import queue, signals
-from django_pgqueue.errors import InvalidArgument, QueueNotFound
+from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.maintenance import lakes, make_partitions, prune_messages, sweep_keys
 from django_pgqueue.maintenance import partitions as ddl
 from django_pgqueue.maintenance.partitions import (
@@ -548,7 +548,7 @@ def test_a_send_without_a_partition_lands_in_the_default_partition_and_is_read_o
     """As after a week without maintenance: the new partition covers the rest of its range."""
     queue = daily()
     drop_all_partitions(queue)
-    sent_before = queue_of(queue).send_batch([1, 2, 3])
+    sent_before = BoundQueue("daily").send_batch([1, 2, 3])
 
     maintained = BoundQueue("daily").maintain()
 
@@ -564,10 +564,6 @@ def test_a_send_without_a_partition_lands_in_the_default_partition_and_is_read_o
     assert [message.id for message in read] == sent_before
     assert Message.objects.archive("daily", read) == sent_before
     assert BoundQueue("daily").maintain().partitions_made == 0
-
-
-def queue_of(found: Queue) -> Any:
-    return queue(found.name)
 
 
 def drop_all_partitions(queue: Queue) -> None:
@@ -675,11 +671,6 @@ def test_impossible_waits_are_refused(options):
 
     with pytest.raises(InvalidArgument):
         BoundQueue("plain").maintain(**options)
-
-
-def test_a_queue_that_does_not_exist_is_not_maintained():
-    with pytest.raises(QueueNotFound):
-        BoundQueue("plain").maintain()
 
 
 def test_a_retention_longer_than_history_is_no_error():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 from django.core.exceptions import ValidationError
@@ -103,23 +104,37 @@ def test_a_cached_queue_is_looked_up_again_after_cache_seconds(committed_orders,
     assert (message.vt - message.first_read_at).total_seconds() == 99
 
 
+OPERATIONS: list[tuple[Any, ...]] = [
+    ("send", "orders", 1),
+    ("send_batch", "orders", [1, 2]),
+    ("send_batch", "orders", [1] * 600),
+    ("read", "orders"),
+    ("peek", "orders"),
+    ("pop", "orders"),
+    ("purge", "orders"),
+    ("metrics", "orders"),
+    ("set_vt", "orders", 1, 0),
+    ("archive", "orders", 1),
+    ("delete", "orders", 1),
+]
+
+
 @pytest.mark.parametrize(
     "operation",
     [
-        ("send", "orders", 1),
-        ("send_batch", "orders", [1, 2]),
-        ("send_batch", "orders", [1] * 600),
-        ("read", "orders"),
-        ("peek", "orders"),
-        ("pop", "orders"),
-        ("purge", "orders"),
-        ("metrics", "orders"),
-        ("set_vt", "orders", 1, 0),
-        ("archive", "orders", 1),
-        ("delete", "orders", 1),
+        *OPERATIONS,
+        ("read_with_poll", "orders"),
+        ("maintain", "orders"),
+        ("repartition", "orders", dt.timedelta(days=1)),
     ],
-    ids=lambda operation: f"{operation[0]}-{len(operation[2]) if operation[-1:] == [1] else ''}",
+    ids=lambda operation: operation[0],
 )
+def test_an_operation_on_an_unknown_queue_says_so(db, operation):
+    with pytest.raises(QueueNotFound, match="Create it first"):
+        call(*operation)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation[0])
 def test_a_queue_that_another_process_dropped_and_made_again_is_found_again(
     committed_orders, actor, operation
 ):

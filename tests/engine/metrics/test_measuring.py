@@ -11,7 +11,6 @@ from django.utils import timezone
 
 from django_pgqueue.engine.metrics.measuring import ENOUGH, LEAST_COUNTED
 from django_pgqueue.engine.statements import load
-from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models import Message, Queue
 from tests.conftest import run_sql
 from tests.factories import QueueFactory
@@ -140,16 +139,6 @@ def test_delayed_messages_beyond_the_limit_are_estimated_too(committed_orders, s
     assert metrics.blocked == {"scheduled": metrics.delayed}
 
 
-def test_metrics_all_measures_every_queue_by_name(db):
-    for name in ("b", "a"):
-        Message.objects.create_queue(name)
-    Message.objects.send("b", 1)
-
-    measured = Message.objects.metrics_all()
-
-    assert [(each.queue_name, each.length) for each in measured] == [("a", 0), ("b", 1)]
-
-
 def test_metrics_can_be_written_as_json(orders):
     orders.send(1)
 
@@ -157,11 +146,6 @@ def test_metrics_can_be_written_as_json(orders):
 
     assert (data["queue_name"], data["ready"]) == ("orders", 1)
     assert dt.datetime.fromisoformat(data["scraped_at"])
-
-
-def test_metrics_of_an_unknown_queue_say_so(db):
-    with pytest.raises(QueueNotFound):
-        Message.objects.metrics("nowhere")
 
 
 def test_with_more_groups_without_a_head_than_are_looked_at_metrics_are_no_longer_exact(

@@ -11,26 +11,14 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
-from django_pgqueue.errors import (
-    InvalidArgument,
-    InvalidMessage,
-    QueueNotFound,
-    TransactionRefused,
-)
-from django_pgqueue.models import BoundQueue, LiveMessage, Message
+from django_pgqueue.errors import InvalidArgument, InvalidMessage, TransactionRefused
+from django_pgqueue.models import LiveMessage, Message
 from django_pgqueue.types import Receipt
 from tests.actors import Actor, call
 from tests.conftest import run_sql, send_untold
 from tests.factories import QueueFactory
+from tests.messages import bodies, ids
 from tests.waiting import until
-
-
-def ids(messages: list[Message]) -> list[int]:
-    return [message.id for message in messages]
-
-
-def bodies(messages: list[Message]) -> list[Any]:
-    return [message.body for message in messages]
 
 
 def move_vt(*pks: int, seconds: float) -> None:
@@ -536,12 +524,6 @@ def test_a_quantity_that_is_none_is_refused(orders, operation, qty):
         getattr(orders, operation)(qty=qty)
 
     assert orders.metrics().ready == 1
-
-
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_reading_an_unknown_queue_says_so(db, operation):
-    with pytest.raises(QueueNotFound, match="Create it first"):
-        getattr(BoundQueue("nowhere"), operation)()
 
 
 @pytest.mark.parametrize(
