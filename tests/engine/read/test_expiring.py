@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from django.db import transaction
@@ -18,6 +17,8 @@ from django_pgqueue.types import State
 from tests.actors import Actor, begin, call, commit
 from tests.conftest import run_sql
 from tests.factories import QueueFactory
+from tests.hearing import heard
+from tests.messages import ids
 
 HOUR = dt.timedelta(hours=1)
 PAST = timezone.now() - HOUR
@@ -34,10 +35,6 @@ def let_expire(*pks: int) -> None:
 
 def outcomes() -> dict[int, str]:
     return dict(ArchivedMessage.objects.values_list("id", "state"))
-
-
-def bodies(messages: list[Message]) -> list[Any]:
-    return [message.body for message in messages]
 
 
 READERS: dict[str, Callable[[BoundQueue], list[Message]]] = {
@@ -115,7 +112,7 @@ def test_no_reader_gets_a_message_that_has_expired_and_all_get_the_others(orders
 
     found = reader(orders)
 
-    assert [message.id for message in found] == [*soon, never]
+    assert ids(found) == [*soon, never]
     assert outcomes() == dict.fromkeys(late, "EXPIRED")
 
 
@@ -129,11 +126,8 @@ def test_no_reader_gets_an_expired_head_and_its_followers_keep_their_order(order
     second = reader(orders)
 
     assert [message.id for message in [*first, *second]] == [pks[2], pks[4]]
-    assert [pk for pk, state in sorted(outcomes().items()) if state == "EXPIRED"] == [
-        pks[0],
-        pks[1],
-        pks[3],
-    ]
+    expired = [pk for pk, state in sorted(outcomes().items()) if state == "EXPIRED"]
+    assert expired == [pks[0], pks[1], pks[3]]
 
 
 def test_an_expired_message_that_is_due_again_is_not_delivered_again(orders, reader):
@@ -143,7 +137,7 @@ def test_an_expired_message_that_is_due_again_is_not_delivered_again(orders, rea
 
     found = reader(orders)
 
-    assert [message.id for message in found] == [in_time]
+    assert ids(found) == [in_time]
     [archived] = ArchivedMessage.objects.filter(pk=again)
     assert (archived.state, archived.read_ct) == ("EXPIRED", 1)
 
@@ -166,11 +160,9 @@ def test_a_read_behind_the_last_one_leaves_out_what_has_expired(committed_orders
 
     found = committed_orders.read(qty=qty)
 
-    assert (
-        sorted(message.id for message in found) == [pk for pk in pks[qty:] if pk not in late][:qty]
-    )
+    assert sorted(ids(found)) == [pk for pk in pks[qty:] if pk not in late][:qty]
     assert outcomes() == dict.fromkeys(late, "EXPIRED")
-    assert sorted(committed_orders.archive(found)) == [message.id for message in found]
+    assert sorted(committed_orders.archive(found)) == ids(found)
 
 
 def test_a_message_of_a_batch_lease_that_ran_out_is_not_delivered_again(committed_orders):
@@ -265,25 +257,18 @@ def test_followers_that_expired_are_archived_when_their_head_is_read(orders):
 
     found = orders.read_grouped(qty=3)
 
-    assert [message.id for message in found] == [head, behind]
+    assert ids(found) == [head, behind]
     assert outcomes() == {late: "EXPIRED"}
     assert orders.archive(found) == [head, behind]
 
 
 def test_a_read_says_what_it_archived(orders):
     late = orders.send_batch([1, 2, 3], expires=PAST)
-    told: list[tuple[str, list[int]]] = []
 
-    def tell(sender: str, ids: list[int], **kwargs: Any) -> None:
-        told.append((sender, sorted(ids)))
-
-    signals.messages_expired.connect(tell)
-    try:
+    with heard(signals.messages_expired) as told:
         orders.read_grouped(qty=5)
-    finally:
-        signals.messages_expired.disconnect(tell)
 
-    assert told == [("orders", late)]
+    assert [(each["sender"], sorted(each["ids"])) for each in told] == [("orders", late)]
 
 
 def test_peek_shows_the_moment_of_messages_that_a_read_would_archive_too(orders):

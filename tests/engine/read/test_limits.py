@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -13,7 +13,8 @@ from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.maintenance.sweep_slots import sweep_slots
 from django_pgqueue.maintenance.work import Work
 from django_pgqueue.models import BoundQueue, GroupSetting, Message, Queue, queue
-from tests.engine.read.test_grouped import ENDS, Sql, bodies, hot_rows
+from tests.engine.read.test_grouped import ENDS, Sql, hot_rows
+from tests.messages import bodies
 
 pytestmark = pytest.mark.usefixtures("db")
 
@@ -31,6 +32,24 @@ def sweep(found: Queue) -> None:
 
 def setting_of(group: str, **settings: Any) -> GroupSetting:
     return Queue.objects.get(name="orders").group_settings.create(group_key=group, **settings)
+
+
+def change(where: str, **settings: Any) -> None:
+    """Change settings of the whole queue, of each of its groups, or of the group a."""
+    if where == "a group":
+        setting_of("a", **settings)
+    elif where == "each group":
+        Queue.objects.update(**{f"group_{name}": value for name, value in settings.items()})
+    else:
+        Queue.objects.update(**settings)
+
+
+BACK: dict[str, Callable[[BoundQueue, Message], object]] = {
+    "retry": lambda orders, message: orders.retry({message.receipt: 0}),
+    "release": lambda orders, message: orders.release([message.receipt]),
+    "expiry": lambda orders, message: orders.set_vt(message, 0),
+}
+each_way_back = pytest.mark.parametrize("give_back", BACK.values(), ids=BACK)
 
 
 def groups(messages: Iterable[Message]) -> list[str | None]:
@@ -63,25 +82,10 @@ def test_a_group_has_as_many_messages_in_flight_as_its_limit():
         orders.send(n, group="a")
 
     first = orders.read(qty=10)
-    assert [m.body for m in first] == [0, 1, 2]
+    assert bodies(first) == [0, 1, 2]
     assert orders.read(qty=10) == []
     orders.archive(first[1])
-    assert [m.body for m in orders.read(qty=10)] == [3]
-
-
-def test_a_lower_limit_puts_unread_heads_back_and_lets_none_start_above_it(sql):
-    orders = limited(group_limit=5)
-    for n in range(10):
-        orders.send(n, group="a")
-    first = orders.read(qty=3)
-    Queue.objects.filter(name="orders").update(group_limit=2)
-    assert orders.read(qty=10) == []
-    orders.archive(first[0])
-    assert orders.read(qty=10) == []
-    orders.archive(first[1])
-    assert [m.body for m in orders.read(qty=10)] == [3]
-    Queue.objects.filter(name="orders").update(group_limit=4)
-    assert [m.body for m in orders.read(qty=10)] == [4, 5]
+    assert bodies(orders.read(qty=10)) == [3]
 
 
 def test_a_retried_message_holds_no_slot(sql):
@@ -90,11 +94,11 @@ def test_a_retried_message_holds_no_slot(sql):
         orders.send(n, group="a")
     a, b = orders.read(qty=5)
     orders.retry({a.receipt: 3600})
-    assert [m.body for m in orders.read(qty=5)] == [2]
+    assert bodies(orders.read(qty=5)) == [2]
     sql("UPDATE pgqueue_deferred SET vt = statement_timestamp() WHERE id = %s", [a.id])
     assert orders.read(qty=5) == []
     orders.archive(b)
-    assert [m.body for m in orders.read(qty=5)] == [0]
+    assert bodies(orders.read(qty=5)) == [0]
 
 
 def test_a_delayed_message_holds_no_slot():
@@ -102,7 +106,7 @@ def test_a_delayed_message_holds_no_slot():
     orders.send(0, group="a", delay=3600)
     orders.send(1, group="a", delay=3600)
     orders.send(2, group="a")
-    assert [m.body for m in orders.read(qty=5)] == [2]
+    assert bodies(orders.read(qty=5)) == [2]
 
 
 def test_a_paused_group_starts_nothing():
@@ -111,9 +115,9 @@ def test_a_paused_group_starts_nothing():
     for n in range(3):
         orders.send(n, group="a")
         orders.send(n, group="b")
-    assert [m.group_key for m in orders.read(qty=5)] == ["b", "b"]
+    assert groups(orders.read(qty=5)) == ["b", "b"]
     setting.delete()
-    assert [m.body for m in orders.read(qty=5)] == [0, 1]
+    assert bodies(orders.read(qty=5)) == [0, 1]
     Queue.objects.get().group_settings.create(group_key="c", paused=False)
     orders.send(0, group="c")
     Queue.objects.get().group_settings.filter(group_key="c").update(paused=True)
@@ -132,6 +136,8 @@ def test_a_whole_queue_has_a_limit():
     Queue.objects.update(limit=1)
     orders.archive(second)
     assert orders.read(qty=5) == []
+    Queue.objects.update(limit=None)
+    assert len(orders.read(qty=None)) == 5
 
 
 def test_an_expired_lease_loses_its_slot_and_receipt():
@@ -165,16 +171,16 @@ def test_a_group_has_a_rate(sql):
     assert orders.read(qty=5) == []
     sql("UPDATE pgqueue_group SET free_at = free_at - interval '1 hour'")
     sql("UPDATE pgqueue_deferred SET vt = vt - interval '1 hour' WHERE state <> 'PROCESSING'")
-    assert [m.body for m in orders.read(qty=5)] == [1, 1]
+    assert bodies(orders.read(qty=5)) == [1, 1]
     assert orders.read(qty=5) == []
 
 
-def test_a_group_rate_has_a_burst(sql):
+def test_a_group_rate_has_a_burst():
     orders = limited(group_rate="1/h", group_burst=3)
     for n in range(9):
         orders.send(n, group="a")
-    assert [m.body for m in orders.read(qty=2)] == [0, 1]
-    assert [m.body for m in orders.read(qty=5)] == [2]
+    assert bodies(orders.read(qty=2)) == [0, 1]
+    assert bodies(orders.read(qty=5)) == [2]
     assert orders.read(qty=5) == []
 
 
@@ -184,7 +190,7 @@ def test_a_read_in_a_transaction_is_refused_if_there_is_a_rate(setting):
     orders.send(1, group="a")
     with transaction.atomic(), pytest.raises(InvalidArgument, match="rate"):
         orders.read(in_transaction=True)
-    assert [m.body for m in orders.pop()] == [1]
+    assert bodies(orders.pop()) == [1]
 
 
 def reasons(orders, *ids):
@@ -306,15 +312,13 @@ def test_a_limit_and_a_rate_hold_together(sql):
 
 
 @pytest.mark.parametrize("limits", [{}, {"group_limit": 1}])
-@pytest.mark.parametrize("back", ["retry", "release", "expiry"])
-def test_a_message_that_comes_again_needs_another_start(back, limits, sql):
+@each_way_back
+def test_a_message_that_comes_again_needs_another_start(give_back, limits, sql):
     orders = limited(group_rate="1/h", **limits)
     orders.send_batch(range(2), group="a")
-    [message] = orders.read(vt=0 if back == "expiry" else None)
-    if back == "retry":
-        orders.retry({message.receipt: 0})
-    elif back == "release":
-        orders.release([message.receipt])
+    [message] = orders.read()
+
+    give_back(orders, message)
 
     assert orders.read(qty=5) == []
 
@@ -323,21 +327,18 @@ def test_a_message_that_comes_again_needs_another_start(back, limits, sql):
     assert orders.read(qty=5) == []
 
 
-@pytest.mark.parametrize("where", ["queue", "group"])
+@pytest.mark.parametrize("where", ["each group", "a group"])
 def test_a_raised_rate_counts_for_messages_that_wait_for_the_old_one(where, sql):
     orders = limited(group_rate="1/d")
     orders.send_batch(range(4), group="a")
     orders.send_batch(range(4), group="b")
     assert len(orders.read(qty=9)) == 2
 
-    if where == "queue":
-        Queue.objects.update(group_rate="1/h")
-    else:
-        setting_of("a", rate="1/h")
+    change(where, rate="1/h")
 
     assert orders.read(qty=9) == []
     an_hour_passes(sql)
-    assert groups(orders.read(qty=9)) == (["a", "b"] if where == "queue" else ["a"])
+    assert groups(orders.read(qty=9)) == (["a", "b"] if where == "each group" else ["a"])
 
 
 def test_a_whole_queue_starts_only_its_burst_after_an_idle_time(sql):
@@ -366,21 +367,18 @@ def test_retries_count_against_the_rate_of_the_queue(sql):
 # Changes
 
 
-@pytest.mark.parametrize("where", ["queue", "group"])
+@pytest.mark.parametrize("where", ["each group", "a group"])
 def test_a_raised_limit_counts_at_once(where):
     orders = limited(group_limit=1)
     orders.send_batch(range(6), group="a")
     assert bodies(orders.read(qty=9)) == [0]
 
-    if where == "queue":
-        Queue.objects.update(group_limit=3)
-    else:
-        setting_of("a", limit=3)
+    change(where, limit=3)
 
     assert bodies(orders.read(qty=9)) == [1, 2]
 
 
-def test_a_limit_and_a_rate_can_be_removed(sql):
+def test_a_limit_and_a_rate_can_be_removed():
     orders = limited(group_rate="1/d", group_burst=2)
     orders.send_batch(range(6), group="a")
     first = orders.read(qty=9)
@@ -393,16 +391,14 @@ def test_a_limit_and_a_rate_can_be_removed(sql):
     assert bodies(orders.read(qty=9)) == [3, 4]
 
 
-@pytest.mark.parametrize("where", ["queue", "group"])
+@pytest.mark.parametrize("where", ["the queue", "each group", "a group"])
 def test_no_message_starts_until_a_lowered_limit_has_a_free_slot(where):
-    orders = limited(group_limit=5)
-    orders.send_batch(range(12), group="a")
+    whole = where == "the queue"
+    orders = limited(**{"limit" if whole else "group_limit": 5})
+    orders.send_batch(range(12), group=None if whole else "a")
     in_flight = orders.read(qty=4)
 
-    if where == "queue":
-        Queue.objects.update(group_limit=2)
-    else:
-        setting_of("a", limit=2)
+    change(where, limit=2)
 
     for message in in_flight[:2]:
         assert orders.read(qty=9) == []
@@ -415,19 +411,15 @@ def test_no_message_starts_until_a_lowered_limit_has_a_free_slot(where):
     assert orders.read(qty=9) == []
 
 
-@pytest.mark.parametrize("back", ["retry", "release", "expiry"])
+@each_way_back
 @pytest.mark.parametrize("limits", ["group_limit", "limit"])
-def test_no_message_comes_again_above_a_lowered_limit(limits, back):
+def test_no_message_comes_again_above_a_lowered_limit(limits, give_back):
     orders = limited(**{limits: 3})
     orders.send_batch(range(9), group="a" if limits == "group_limit" else None)
     first, second, third = orders.read(qty=3)
     Queue.objects.update(**{limits: 1})
-    if back == "retry":
-        orders.retry({first.receipt: 0})
-    elif back == "release":
-        orders.release([first.receipt])
-    else:
-        orders.set_vt(first, 0)
+
+    give_back(orders, first)
 
     assert orders.read(qty=9) == []
     orders.archive(second)
@@ -445,24 +437,6 @@ def test_leases_that_expired_above_a_lowered_limit_free_their_slots(limits):
     Queue.objects.update(**{limits: 1})
 
     assert len(in_turn(orders)) == 5
-
-
-def test_no_message_starts_until_the_lowered_limit_of_the_queue_has_a_free_slot():
-    orders = limited(limit=5)
-    orders.send_batch(range(12))
-    in_flight = orders.read(qty=4)
-
-    Queue.objects.update(limit=2)
-
-    for message in in_flight[:2]:
-        assert orders.read(qty=9) == []
-        orders.archive(message)
-    assert orders.read(qty=9) == []
-    orders.archive(in_flight[2])
-    assert bodies(orders.read(qty=9)) == [4]
-    assert orders.read(qty=9) == []
-    Queue.objects.update(limit=None)
-    assert len(orders.read(qty=None)) == 7
 
 
 def test_a_first_limit_of_the_queue_counts_messages_read_since():
@@ -513,7 +487,7 @@ def test_a_resumed_group_goes_on_at_once():
     assert bodies(orders.read(qty=9)) == [1, 2]
 
 
-def test_a_paused_group_starts_no_retry(sql):
+def test_a_paused_group_starts_no_retry():
     orders = limited(group_limit=2)
     orders.send_batch(range(3), group="a")
     first, second = orders.read(qty=9)
@@ -603,7 +577,7 @@ def test_a_batch_read_before_there_was_a_limit_counts_as_in_flight():
 # How messages leave, and what else there is
 
 
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 def test_a_slot_is_freed_however_its_head_ends(end):
     orders = limited(group_limit=2)
     orders.send_batch(range(5), group="a")

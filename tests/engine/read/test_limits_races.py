@@ -9,7 +9,7 @@ import pytest
 
 from django_pgqueue.models import BoundQueue, Queue
 from tests.actors import Actor, begin, call, commit, execute, rollback
-from tests.engine.read.test_grouped import bodies
+from tests.messages import bodies
 from tests.waiting import until
 
 Change = Callable[..., None]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import pickle
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,9 +13,9 @@ import pytest
 from django.db import transaction
 
 from django_pgqueue import signals
-from django_pgqueue.engine.settle.outcomes import complete as complete_each
 from django_pgqueue.errors import InvalidArgument, MessageCancelled
 from django_pgqueue.models import BoundQueue, Message, Queue
+from tests.hearing import heard
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 
@@ -160,12 +159,8 @@ ENDS: dict[str, Callable[[Any, Any], Any]] = {
     "delete": lambda orders, m: orders.delete(m),
     "purge": lambda orders, m: orders.purge(),
     "erase": lambda orders, m: orders.model.objects.filter(pk=m.id).delete(),
-    "complete a batch": lambda orders, m: complete(orders, m),
+    "complete a batch": lambda orders, m: orders.complete([m.receipt]),
 }
-
-
-def complete(orders: Any, message: Any) -> None:
-    complete_each(Queue.objects.resolve("orders").opened, [message.receipt])
 
 
 def delivered(orders: Any) -> Any:
@@ -255,19 +250,6 @@ def test_the_message_that_holds_a_key_says_until_when(orders):
 # Replace, delay
 
 
-@contextmanager
-def announced() -> Iterator[list[list[int]]]:
-    """Collects the ids that the signal messages_sent has."""
-    found: list[list[int]] = []
-
-    def collect(sender: str, ids: list[int], **kwargs: Any) -> None:
-        found.append(ids)
-
-    signals.messages_sent.connect(collect)
-    yield found
-    signals.messages_sent.disconnect(collect)
-
-
 def bodies(orders: Any) -> list[Any]:
     return [message.body for message in orders.read(qty=99)]
 
@@ -309,12 +291,12 @@ def test_a_head_that_is_ready_holds_its_key_and_is_replaced(orders, until, sql):
 
 
 def test_only_messages_that_were_written_are_announced(orders):
-    with announced() as ids:
+    with heard(signals.messages_sent) as sent_signals:
         first = orders.send(1, unique="a", until="done")
         orders.send(2, unique="a")
         sent = orders.send_batch([3, 4, 5], unique=["a", "b", "b"])
 
-    assert ids == [[first], [sent[1]]]
+    assert [each["ids"] for each in sent_signals] == [[first], [sent[1]]]
 
 
 def test_a_published_message_claims_a_key_in_each_queue(orders):
