@@ -190,9 +190,7 @@ def test_eight_processes_create_and_drop_queues_at_once(actors):
     assert Message.objects.list_queues() == []
 
 
-def test_a_create_waits_for_another_of_the_same_name_and_takes_over_when_that_rolls_back(
-    actors,
-):
+def test_a_create_waits_for_another_of_the_same_name_and_takes_over_when_that_rolls_back(actors):
     one, two = actors(2)
     two_pid = pid(two)
     one.do(begin)

@@ -154,9 +154,7 @@ def test_a_request_that_fails_under_atomic_requests_keeps_neither(
 
 
 @pytest.mark.urls("tests.app.views")
-def test_a_request_that_fails_without_atomic_requests_keeps_both(
-    committed_orders,
-):
+def test_a_request_that_fails_without_atomic_requests_keeps_both(committed_orders):
     assert Client(raise_request_exception=False).post("/fail").status_code == 500
 
     saved, told = orders_and_messages()

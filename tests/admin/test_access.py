@@ -18,7 +18,6 @@ from django_pgqueue import queue
 from django_pgqueue.admin.failures import WINDOWS, Failures
 from django_pgqueue.models import (
     ArchivedMessage,
-    BoundQueue,
     BulkAction,
     ExportRun,
     Lake,
@@ -44,7 +43,7 @@ MEANINGFUL = {
 }
 
 
-def test_there_is_a_permission_for_each_action_and_none_without_a_meaning(db: None) -> None:
+def test_there_is_a_permission_for_each_action_and_none_without_a_meaning(db):
     known = Permission.objects.filter(content_type__app_label="django_pgqueue")
     of_maintenance = {"caretaker"}
 
@@ -77,7 +76,7 @@ def shared(staff: Callable[..., Client], settings: Any) -> tuple[Client, Queue, 
     return client, made[0], made[1]
 
 
-def test_nothing_of_other_queues_is_on_any_page(shared: tuple[Client, Queue, Queue]) -> None:
+def test_nothing_of_other_queues_is_on_any_page(shared):
     client, ours, theirs = shared
     message = Message.objects.filter(queue=ours).latest("pk")
     failed = ArchivedMessage.objects.get(queue=ours, state="FAILED")
@@ -141,7 +140,7 @@ def test_nothing_of_other_queues_is_on_any_page(shared: tuple[Client, Queue, Que
     assert list(overview(client)) == ["ann.orders"]
 
 
-def test_pages_of_other_queues_are_not_there(shared: tuple[Client, Queue, Queue]) -> None:
+def test_pages_of_other_queues_are_not_there(shared):
     client, ours, theirs = shared
     message = Message.objects.filter(queue=theirs).latest("pk")
     failed = ArchivedMessage.objects.get(queue=theirs, state="FAILED")
@@ -184,9 +183,7 @@ def test_pages_of_other_queues_are_not_there(shared: tuple[Client, Queue, Queue]
     "action",
     ["readable", "redrive", "cancel", "delete", "replay", "discard"],
 )
-def test_actions_reach_no_message_of_other_queues(
-    shared: tuple[Client, Queue, Queue], action: str
-) -> None:
+def test_actions_reach_no_message_of_other_queues(shared, action):
     client, _, theirs = shared
     pks = list(Message.objects.filter(queue=theirs).values_list("pk", flat=True))
     before = list(ArchivedMessage.objects.filter(queue=theirs).values_list("pk", flat=True))
@@ -218,9 +215,7 @@ def test_actions_reach_no_message_of_other_queues(
     assert list(after) == before
 
 
-def test_a_dead_letter_queue_that_may_not_be_seen_is_kept(
-    shared: tuple[Client, Queue, Queue],
-) -> None:
+def test_a_dead_letter_queue_that_may_not_be_seen_is_kept(shared):
     client, ours, theirs = shared
     Queue.objects.filter(pk=ours.pk).update(dead_letter_queue=theirs)
     url = reverse("admin:django_pgqueue_queue_change", args=[ours.pk])
@@ -234,9 +229,7 @@ def test_a_dead_letter_queue_that_may_not_be_seen_is_kept(
     assert (ours.visibility_timeout, ours.dead_letter_queue) == (77, theirs)
 
 
-def test_a_source_that_may_not_be_seen_stays_without_a_name(
-    shared: tuple[Client, Queue, Queue],
-) -> None:
+def test_a_source_that_may_not_be_seen_stays_without_a_name(shared):
     client, ours, theirs = shared
     Queue.objects.filter(pk=theirs.pk).update(dead_letter_queue=ours)
 
@@ -247,7 +240,7 @@ def test_a_source_that_may_not_be_seen_stays_without_a_name(
     assert "bob." not in page(client, "queue", "delete", ours.pk)
 
 
-def test_purging_takes_the_name(operator: Client, orders: BoundQueue) -> None:
+def test_purging_takes_the_name(operator, orders):
     orders.send(1)
     url = reverse("admin:django_pgqueue_queue_purge", args=[Queue.objects.get().pk])
 
@@ -257,7 +250,7 @@ def test_purging_takes_the_name(operator: Client, orders: BoundQueue) -> None:
     assert orders.metrics().length == 1
 
 
-def test_dropping_takes_the_name(operator: Client, orders: BoundQueue) -> None:
+def test_dropping_takes_the_name(operator, orders):
     url = reverse("admin:django_pgqueue_queue_delete", args=[Queue.objects.get().pk])
 
     for typed in ("", "order", "ORDERS"):
@@ -268,7 +261,7 @@ def test_dropping_takes_the_name(operator: Client, orders: BoundQueue) -> None:
     assert 'name="typed"' in operator.get(url).content.decode()
 
 
-def test_dead_letters_are_redriven_by_who_may(operator: Client, orders: BoundQueue) -> None:
+def test_dead_letters_are_redriven_by_who_may(operator, orders):
     dead = Message.objects.create_queue("dead")
     Queue.objects.filter(name="orders").update(dead_letter_queue=dead)
     Queue.objects.forget_all()
@@ -286,9 +279,7 @@ def test_dead_letters_are_redriven_by_who_may(operator: Client, orders: BoundQue
     assert [m.id for m in queue("dead").read(qty=5)] == [second]
 
 
-def test_an_archive_is_sent_again_by_who_may_only(
-    staff: Callable[..., Client], failed: int
-) -> None:
+def test_an_archive_is_sent_again_by_who_may_only(staff, failed):
     client = staff("view_message")
     url = reverse("admin:django_pgqueue_message_changelist")
 
@@ -300,7 +291,7 @@ def test_an_archive_is_sent_again_by_who_may_only(
     assert queue("orders").metrics().length == 0
 
 
-def test_consumers_and_database_take_their_permissions(staff: Callable[..., Client]) -> None:
+def test_consumers_and_database_take_their_permissions(staff):
     client = staff("view_queue")
 
     assert client.get(reverse("admin:django_pgqueue_process_changelist")).status_code == 403
@@ -309,7 +300,7 @@ def test_consumers_and_database_take_their_permissions(staff: Callable[..., Clie
     assert nav.count("<li>") == 1
 
 
-def test_the_way_to_each_page_is_on_each_page(admin_client: Client, orders: BoundQueue) -> None:
+def test_the_way_to_each_page_is_on_each_page(admin_client, orders):
     for name in ("queue_changelist", "message_changelist", "schedule_changelist", "health"):
         text = admin_client.get(reverse(f"admin:django_pgqueue_{name}")).content.decode()
         nav = text.partition('class="pgqueue-nav"')[2].partition("</nav>")[0]
@@ -317,7 +308,7 @@ def test_the_way_to_each_page_is_on_each_page(admin_client: Client, orders: Boun
         assert nav.count('aria-current="page"') == 1
 
 
-def test_rows_of_all_queues_without_a_hook(operator: Client, orders: BoundQueue) -> None:
+def test_rows_of_all_queues_without_a_hook(operator, orders):
     orders.send(1)
 
     assert len(rows(operator, "message")) == 1
@@ -331,7 +322,7 @@ LISTS = sorted(
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_a_list_is_titled_by_what_it_lists(admin_client: Client, name: str) -> None:
+def test_a_list_is_titled_by_what_it_lists(admin_client, name):
     address = reverse(f"admin:django_pgqueue_{name}_changelist")
 
     text = admin_client.get(address, follow=True).content.decode()

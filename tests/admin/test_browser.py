@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -39,7 +37,7 @@ def wait_for(page: Any, text: str, patience: int = PATIENCE) -> None:
         pytest.fail(f"{text!r} is not on {page.url}, which says {page.said} and shows:\n{shown}")
 
 
-def test_every_page_fits_its_window_and_can_be_used_by_all(visit: Callable[..., Any]) -> None:
+def test_every_page_fits_its_window_and_can_be_used_by_all(visit):
     """In light and dark mode, on desktop and phone: nothing wider than the window, nothing in the
     console, no serious finding of axe.
     """
@@ -60,7 +58,7 @@ def test_every_page_fits_its_window_and_can_be_used_by_all(visit: Callable[..., 
     assert not page.said
 
 
-def test_an_error_is_seen_in_the_list_without_scrolling(visit: Callable[..., Any]) -> None:
+def test_an_error_is_seen_in_the_list_without_scrolling(visit):
     scenes.play()
     page = visit()
 
@@ -74,9 +72,7 @@ def test_an_error_is_seen_in_the_list_without_scrolling(visit: Callable[..., Any
         assert "CardDeclined" in cells.nth(number).inner_text()
 
 
-def test_a_traceback_is_two_clicks_away_and_redriving_its_group_three(
-    visit: Callable[..., Any],
-) -> None:
+def test_a_traceback_is_two_clicks_away_and_redriving_its_group_three(visit):
     scenes.play()
     page = visit()
     page.goto(OVERVIEW)
@@ -100,9 +96,7 @@ def test_a_traceback_is_two_clicks_away_and_redriving_its_group_three(
     assert not page.said
 
 
-def test_why_a_message_is_not_delivered_is_one_click_from_the_list(
-    visit: Callable[..., Any],
-) -> None:
+def test_why_a_message_is_not_delivered_is_one_click_from_the_list(visit):
     orders = queue("orders").create()
     Process.objects.create(host="web-1", pid=7, version="1", queues=["orders"])
     queue("orders").send(1, delay=600)
@@ -114,7 +108,7 @@ def test_why_a_message_is_not_delivered_is_one_click_from_the_list(
     assert "Scheduled for" in page.inner_text("p.note")
 
 
-def test_all_messages_of_a_page_are_chosen_at_once(visit: Callable[..., Any]) -> None:
+def test_all_messages_of_a_page_are_chosen_at_once(visit):
     queue("orders").create()
     queue("orders").send_batch(range(3))
     page = visit()
@@ -128,9 +122,7 @@ def test_all_messages_of_a_page_are_chosen_at_once(visit: Callable[..., Any]) ->
     assert not page.said
 
 
-def test_the_overview_says_without_a_reload_that_the_consumers_were_killed(
-    visit: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_the_overview_says_without_a_reload_that_the_consumers_were_killed(visit, tmp_path):
     queue("lease").create()
     page = visit()
     with (
@@ -151,9 +143,7 @@ def test_the_overview_says_without_a_reload_that_the_consumers_were_killed(
     assert not page.said
 
 
-def test_the_overview_says_without_a_reload_that_a_tenth_of_the_attempts_fail(
-    visit: Callable[..., Any],
-) -> None:
+def test_the_overview_says_without_a_reload_that_a_tenth_of_the_attempts_fail(visit):
     def handle(message: Message) -> None:
         if message.body % 10 == 0:
             message.reject("card declined")
@@ -173,7 +163,7 @@ def test_the_overview_says_without_a_reload_that_a_tenth_of_the_attempts_fail(
     assert not page.said
 
 
-def test_a_queue_page_refreshes_but_while_a_table_is_open(visit: Callable[..., Any]) -> None:
+def test_a_queue_page_refreshes_but_while_a_table_is_open(visit):
     scenes.play()
     payments = Queue.objects.filter(name="payments")
     payments.update(paused=True)
@@ -191,7 +181,7 @@ def test_a_queue_page_refreshes_but_while_a_table_is_open(visit: Callable[..., A
     assert not page.said
 
 
-def test_the_overview_stays_as_it_is_while_it_is_stopped(visit: Callable[..., Any]) -> None:
+def test_the_overview_stays_as_it_is_while_it_is_stopped(visit):
     queue("orders").create()
     page = visit()
     page.goto(OVERVIEW)
@@ -209,7 +199,7 @@ def test_the_overview_stays_as_it_is_while_it_is_stopped(visit: Callable[..., An
 
 
 @pytest.mark.parametrize("busy", ["typing", "selecting"])
-def test_the_overview_waits_for_who_types_or_selects(visit: Callable[..., Any], busy: str) -> None:
+def test_the_overview_waits_for_who_types_or_selects(visit, busy):
     queue("orders").create()
     page = visit()
     page.goto(OVERVIEW)
@@ -230,9 +220,7 @@ def test_the_overview_waits_for_who_types_or_selects(visit: Callable[..., Any], 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("sidebar", ["open", "closed"])
-def test_numbers_and_pauses_of_the_overview_are_never_cut(
-    visit: Callable[..., Any], width: int, sidebar: str
-) -> None:
+def test_numbers_and_pauses_of_the_overview_are_never_cut(visit, width, sidebar):
     """A queue of the scene has a name of 63 characters."""
     scenes.play()
     page = visit(width)
@@ -258,7 +246,7 @@ CUT = """() => [...document.querySelectorAll('table.overview td:is(.number, .act
     .filter(each => each.scrollWidth > each.clientWidth + 1).map(each => each.innerText)"""
 
 
-def test_the_first_queue_is_seen_without_scrolling(visit: Callable[..., Any]) -> None:
+def test_the_first_queue_is_seen_without_scrolling(visit):
     for number in range(31):
         queue(f"late-{number}").create()
         queue(f"late-{number}").send(1)
@@ -271,7 +259,7 @@ def test_the_first_queue_is_seen_without_scrolling(visit: Callable[..., Any]) ->
     assert page.locator("#pgqueue-folded").count() == 1
 
 
-def test_pages_work_without_a_script(chromium: Any, site: str) -> None:
+def test_pages_work_without_a_script(chromium, site):
     queue("orders").create()
     [sent] = queue("orders").send_batch([1])
     context = chromium.new_context(java_script_enabled=False, base_url=site)
@@ -290,7 +278,7 @@ def test_pages_work_without_a_script(chromium: Any, site: str) -> None:
     context.close()
 
 
-def test_the_table_of_charts_shows_all_its_numbers(visit: Callable[..., Any]) -> None:
+def test_the_table_of_charts_shows_all_its_numbers(visit):
     scenes.play()
     page = visit()
     page.goto("/admin/django_pgqueue/rollup/charts/")
@@ -301,7 +289,7 @@ def test_the_table_of_charts_shows_all_its_numbers(visit: Callable[..., Any]) ->
     assert max(ends) <= 1280
 
 
-def test_text_of_charts_is_large_enough_on_a_phone(visit: Callable[..., Any]) -> None:
+def test_text_of_charts_is_large_enough_on_a_phone(visit):
     scenes.play()
     page = visit(390)
     page.goto(f"{OVERVIEW}{Queue.objects.get(name='payments').pk}/overview/")
@@ -316,7 +304,7 @@ def boxes(page: Any, selector: str) -> list[Any]:
     return [box for each in page.locator(selector).all() if (box := each.bounding_box())]
 
 
-def test_a_queue_is_paused_by_its_button(visit: Callable[..., Any]) -> None:
+def test_a_queue_is_paused_by_its_button(visit):
     queue("orders").create()
     page = visit()
     page.goto(OVERVIEW)
@@ -327,7 +315,7 @@ def test_a_queue_is_paused_by_its_button(visit: Callable[..., Any]) -> None:
     assert Queue.objects.get().paused
 
 
-def test_what_senders_write_stays_text(visit: Callable[..., Any]) -> None:
+def test_what_senders_write_stays_text(visit):
     attack = "<script>document.title='taken'</script><img src=x onerror=alert(1)>"
     orders = queue("orders").create()
     [sent] = [queue("orders").send({attack: attack}, headers={attack: attack})]
@@ -357,7 +345,7 @@ def test_what_senders_write_stays_text(visit: Callable[..., Any]) -> None:
     assert not page.said
 
 
-def test_a_large_redrive_shows_its_progress_stops_and_goes_on(visit: Callable[..., Any]) -> None:
+def test_a_large_redrive_shows_its_progress_stops_and_goes_on(visit):
     """A redrive of thousands of dead letters, started in the list and driven by the open page."""
     dead = Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue=dead)

@@ -47,9 +47,7 @@ def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_pgqueue.admin.bulk_actions.SECONDS", 0.0)
 
 
-def test_an_action_on_more_than_a_page_is_a_row(
-    operator: Client, orders: BoundQueue, slowly: None
-) -> None:
+def test_an_action_on_more_than_a_page_is_a_row(operator, orders, slowly):
     orders.send_batch(list(range(60)))
     url, asked = ask(operator, "cancel", state="ready")
 
@@ -62,7 +60,7 @@ def test_an_action_on_more_than_a_page_is_a_row(
     assert "data-pgqueue-drive" in text
 
 
-def test_its_page_drives_it_to_the_end(operator: Client, orders: BoundQueue, slowly: None) -> None:
+def test_its_page_drives_it_to_the_end(operator, orders, slowly):
     ids = orders.send_batch(list(range(60)))
     confirm(operator, *ask(operator, "cancel", state="ready"))
     bulk_action = BulkAction.objects.get()
@@ -75,9 +73,7 @@ def test_its_page_drives_it_to_the_end(operator: Client, orders: BoundQueue, slo
     assert "data-pgqueue-drive" not in text
 
 
-def test_both_ends_are_logged_in_the_queues_history(
-    operator: Client, orders: BoundQueue, slowly: None
-) -> None:
+def test_both_ends_are_logged_in_the_queues_history(operator, orders, slowly):
     ids = orders.send_batch(list(range(60)))
     confirm(operator, *ask(operator, "cancel", state="ready"))
     bulk_action = BulkAction.objects.get()
@@ -93,9 +89,7 @@ def test_both_ends_are_logged_in_the_queues_history(
     assert {entry.user.username for entry in LogEntry.objects.all()} == {"ann"}
 
 
-def test_160_there_after_a_question_about_60_and_60_go(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_160_there_after_a_question_about_60_and_60_go(operator, orders):
     orders.send_batch(list(range(60)))
     url, asked = ask(operator, "delete", state="ready")
     later = orders.send_batch(list(range(100)))
@@ -106,9 +100,7 @@ def test_160_there_after_a_question_about_60_and_60_go(
     assert set(Message.objects.values_list("pk", flat=True)) == set(later)
 
 
-def test_dead_letters_with_older_ids_that_came_after_the_question_stay(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_dead_letters_with_older_ids_that_came_after_the_question_stay(operator, orders):
     dead = Message.objects.create_queue("dead")
     Queue.objects.filter(name="orders").update(dead_letter_queue=dead)
     Queue.objects.forget_all()
@@ -126,9 +118,7 @@ def test_dead_letters_with_older_ids_that_came_after_the_question_stay(
     assert {m.id for m in orders.read(qty=100)} == set(rest)
 
 
-def test_a_bulk_action_is_stopped_and_resumed(
-    operator: Client, orders: BoundQueue, slowly: None
-) -> None:
+def test_a_bulk_action_is_stopped_and_resumed(operator, orders, slowly):
     orders.send_batch(list(range(60)))
     confirm(operator, *ask(operator, "delete", state="ready"))
     bulk_action = BulkAction.objects.get()
@@ -149,9 +139,7 @@ def test_a_bulk_action_is_stopped_and_resumed(
     ]
 
 
-def test_messages_in_flight_are_left_alone_unless_the_question_says_so(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_messages_in_flight_are_left_alone_unless_the_question_says_so(operator, orders):
     orders.send_batch(list(range(60)))
     orders.read(qty=60, vt=60)
 
@@ -164,9 +152,7 @@ def test_messages_in_flight_are_left_alone_unless_the_question_says_so(
     assert not Message.objects.exists()
 
 
-def test_the_button_of_a_question_is_marked_where_it_deletes(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_the_button_of_a_question_is_marked_where_it_deletes(operator, orders):
     orders.send_batch(list(range(60)))
 
     _url, deletes = ask(operator, "delete", state="ready")
@@ -177,7 +163,7 @@ def test_the_button_of_a_question_is_marked_where_it_deletes(
     assert "danger" not in cancels
 
 
-def test_redriving_goes_to_another_queue_at_a_rate(operator: Client, orders: BoundQueue) -> None:
+def test_redriving_goes_to_another_queue_at_a_rate(operator, orders):
     dead = Message.objects.create_queue("dead")
     orders.send_batch(list(range(3)))
     Queue.objects.filter(name="orders").update(dead_letter_queue=dead)
@@ -196,9 +182,7 @@ def test_redriving_goes_to_another_queue_at_a_rate(operator: Client, orders: Bou
 
 
 @pytest.mark.parametrize("given", [{"with-rate": "-1"}, {"with-to": "nowhere"}])
-def test_choices_that_cannot_be_are_asked_again(
-    operator: Client, orders: BoundQueue, given: dict[str, str]
-) -> None:
+def test_choices_that_cannot_be_are_asked_again(operator, orders, given):
     orders.send(1)
     url, asked = ask(operator, "redrive", state="ready")
 
@@ -211,9 +195,7 @@ def test_choices_that_cannot_be_are_asked_again(
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", '{"at": "x", "extents": []}', '{"at": "2026-01-01", "extents": [1]}']
 )
-def test_an_answer_to_no_question_is_refused(
-    operator: Client, orders: BoundQueue, text: str
-) -> None:
+def test_an_answer_to_no_question_is_refused(operator, orders, text):
     orders.send(1)
 
     response = operator.post(
@@ -224,7 +206,7 @@ def test_an_answer_to_no_question_is_refused(
     assert Message.objects.exists()
 
 
-def test_purging_is_a_bulk_action(operator: Client, orders: BoundQueue) -> None:
+def test_purging_is_a_bulk_action(operator, orders):
     orders.send_batch(list(range(60)))
     orders.send_batch(list(range(5)), delay=60)
     held = orders.read(qty=2)
@@ -239,9 +221,7 @@ def test_purging_is_a_bulk_action(operator: Client, orders: BoundQueue) -> None:
     assert {m.id for m in held} == set(Message.objects.values_list("pk", flat=True))
 
 
-def test_a_bulk_action_shows_and_moves_for_who_may_only(
-    operator: Client, staff: Callable[..., Client], orders: BoundQueue, slowly: None
-) -> None:
+def test_a_bulk_action_shows_and_moves_for_who_may_only(operator, staff, orders, slowly):
     orders.send_batch(list(range(60)))
     confirm(operator, *ask(operator, "delete", state="ready"))
     bulk_action = BulkAction.objects.get()
@@ -265,9 +245,7 @@ def test_a_bulk_action_shows_and_moves_for_who_may_only(
     assert client.get(url).status_code == 403
 
 
-def test_the_list_of_bulk_actions_shows_how_far_they_are(
-    operator: Client, orders: BoundQueue, slowly: None
-) -> None:
+def test_the_list_of_bulk_actions_shows_how_far_they_are(operator, orders, slowly):
     orders.send_batch(list(range(60)))
     confirm(operator, *ask(operator, "delete", state="ready"))
 
@@ -277,9 +255,7 @@ def test_the_list_of_bulk_actions_shows_how_far_they_are(
 
 
 @pytest.mark.slow
-def test_a_process_killed_midway_leaves_the_rest_to_the_next_one(
-    committed_orders: BoundQueue, reachable: dict[str, dict[str, Any]]
-) -> None:
+def test_a_process_killed_midway_leaves_the_rest_to_the_next_one(committed_orders, reachable):
     """Nothing is lost or done twice, and the end is logged once."""
     ContentType.objects.clear_cache()  # another test's flush deleted the rows
     ann = User.objects.create_superuser("ann")
@@ -331,9 +307,7 @@ def root(committed: None) -> Client:
 
 
 @pytest.mark.parametrize("number", [3, 60])
-def test_an_answer_that_is_sent_twice_is_one_bulk_action(
-    operator: Client, orders: BoundQueue, archived: Callable[[int], list[int]], number: int
-) -> None:
+def test_an_answer_that_is_sent_twice_is_one_bulk_action(operator, orders, archived, number):
     archived(number)
     url, asked = ask(operator, "replay", state="completed")
 
@@ -347,9 +321,7 @@ def test_an_answer_that_is_sent_twice_is_one_bulk_action(
 
 
 @pytest.mark.parametrize("number", [3, 60])
-def test_the_same_question_asked_anew_is_another_bulk_action(
-    operator: Client, orders: BoundQueue, archived: Callable[[int], list[int]], number: int
-) -> None:
+def test_the_same_question_asked_anew_is_another_bulk_action(operator, orders, archived, number):
     archived(number)
 
     url, first = ask(operator, "replay", state="completed")
@@ -366,9 +338,7 @@ def test_the_same_question_asked_anew_is_another_bulk_action(
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("number", [3, 60])
-def test_a_double_click_is_one_bulk_action(
-    root: Client, committed_orders: BoundQueue, number: int
-) -> None:
+def test_a_double_click_is_one_bulk_action(root, committed_orders, number):
     ids = committed_orders.send_batch(list(range(number)))
     committed_orders.archive(ids)
     url, asked = ask(root, "replay", state="completed")
@@ -391,9 +361,7 @@ def test_a_double_click_is_one_bulk_action(
     assert BulkAction.objects.get().done == number
 
 
-def test_a_request_drives_its_own_bulk_action_only(
-    operator: Client, orders: BoundQueue, slowly: None
-) -> None:
+def test_a_request_drives_its_own_bulk_action_only(operator, orders, slowly):
     other = BulkAction.objects.begin(
         Queue.objects.get(), bulk.Kind.DELETE, orders.send_batch([1, 2], delay=60), {}
     )
@@ -406,9 +374,7 @@ def test_a_request_drives_its_own_bulk_action_only(
     assert BulkAction.objects.exclude(pk=other.pk).get().done == 20
 
 
-def test_a_request_shows_the_error_of_the_bulk_action_that_it_began(
-    operator: Client, archived: Callable[[int], list[int]]
-) -> None:
+def test_a_request_shows_the_error_of_the_bulk_action_that_it_began(operator, archived):
     archived(60)
     Message.objects.create_queue("audited")
     allow = hinder("audited", "RAISE EXCEPTION 'none allowed';")
@@ -427,9 +393,7 @@ def test_a_request_shows_the_error_of_the_bulk_action_that_it_began(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_connection_lost_after_the_commit_fails_no_request(
-    root: Client, committed_orders: BoundQueue
-) -> None:
+def test_a_connection_lost_after_the_commit_fails_no_request(root, committed_orders):
     ids = committed_orders.send_batch(list(range(60)))
     committed_orders.archive(ids)
     Message.objects.create_queue("audited")
@@ -447,9 +411,7 @@ def test_a_connection_lost_after_the_commit_fails_no_request(
     assert queue("audited").metrics().length == 60
 
 
-def test_few_messages_go_all_or_none(
-    operator: Client, orders: BoundQueue, archived: Callable[[int], list[int]]
-) -> None:
+def test_few_messages_go_all_or_none(operator, orders, archived):
     archived(3)
     queue("mails").create()
     queue("mails").archive(queue("mails").send_batch([1, 2]))
@@ -467,9 +429,7 @@ def test_few_messages_go_all_or_none(
     assert (orders.metrics().length, queue("mails").metrics().length) == (3, 2)
 
 
-def test_who_may_not_see_bulk_actions_is_told_of_the_one_that_began(
-    staff: Callable[..., Client], orders: BoundQueue, slowly: None
-) -> None:
+def test_who_may_not_see_bulk_actions_is_told_of_the_one_that_began(staff, orders, slowly):
     client = staff("view_message", "delete_message")
     orders.send_batch(list(range(60)))
 
@@ -480,8 +440,8 @@ def test_who_may_not_see_bulk_actions_is_told_of_the_one_that_began(
 
 
 def test_two_who_cancel_the_same_messages_are_told_how_many_each_changed(
-    operator: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    operator, orders, monkeypatch
+):
     monkeypatch.setattr("django_pgqueue.admin.bulk_actions.drive", lambda *args: None)
     orders.send_batch(list(range(60)))
     questions = [ask(operator, "cancel", state="ready") for _ in range(2)]
@@ -498,9 +458,7 @@ def test_two_who_cancel_the_same_messages_are_told_how_many_each_changed(
     assert sum(changed) == 60
 
 
-def test_dropping_a_queue_keeps_the_record_of_its_bulk_actions(
-    operator: Client, orders: BoundQueue, slowly: None
-) -> None:
+def test_dropping_a_queue_keeps_the_record_of_its_bulk_actions(operator, orders, slowly):
     orders.send_batch(list(range(60)))
     confirm(operator, *ask(operator, "cancel", state="ready"))
     bulk_action = BulkAction.objects.get()

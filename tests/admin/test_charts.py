@@ -32,7 +32,7 @@ def viewer(staff: Callable[..., Client]) -> Client:
     return staff("view_rollup", "view_message")
 
 
-def test_queue_is_shown_as_charts_with_a_table_for_each(viewer: Client) -> None:
+def test_queue_is_shown_as_charts_with_a_table_for_each(viewer):
     roll(hours_ago=1, sent=20, completed=18, failed=2, backlog=7, wait_p50=0.25, wait_p95=90)
     roll(sent=1500, completed=1500, busy=7200)
 
@@ -48,13 +48,13 @@ def test_queue_is_shown_as_charts_with_a_table_for_each(viewer: Client) -> None:
     assert "2026-11-20 11:00 250 ms 1.5 min -" in plain(text)
 
 
-def test_a_queue_without_work_has_no_charts(viewer: Client) -> None:
+def test_a_queue_without_work_has_no_charts(viewer):
     roll(sent=0)
 
     assert "<figure>" not in page(viewer, "rollup", "charts", queue="orders")
 
 
-def test_lists_tell_what_went_wrong_most(viewer: Client) -> None:
+def test_lists_tell_what_went_wrong_most(viewer):
     roll(hours_ago=1, top_errors=[{"error": "<b>: 1", "count": 3}], poison=[])
     roll(
         top_errors=[{"error": "KeyError", "count": 4}, {"error": "<b>: 1", "count": 1100}],
@@ -71,7 +71,7 @@ def test_lists_tell_what_went_wrong_most(viewer: Client) -> None:
     assert "12 customer-5" in plain(text)
 
 
-def test_all_queues_are_shown_as_a_table(viewer: Client) -> None:
+def test_all_queues_are_shown_as_a_table(viewer):
     roll("mails", sent=5, completed=5)
     roll("orders", hours_ago=1, sent=1000, completed=900, failed=100, backlog=50, wait_p95=3)
     roll("orders", sent=500, backlog=2500, wait_p95=7200)
@@ -82,13 +82,13 @@ def test_all_queues_are_shown_as_a_table(viewer: Client) -> None:
     assert "orders 1,500 900 100 0 10% 2,500 2 h 0" in text
 
 
-def test_dead_letters_are_told_beside_failures(viewer: Client) -> None:
+def test_dead_letters_are_told_beside_failures(viewer):
     roll(sent=100, completed=30, failed=7, dead_lettered=63)
 
     assert "orders 100 30 7 63 70%" in plain(page(viewer, "rollup", "charts"))
 
 
-def test_what_failed_is_drawn_over_what_was_retried(viewer: Client) -> None:
+def test_what_failed_is_drawn_over_what_was_retried(viewer):
     roll(retried=5, failed=5)
 
     text = page(viewer, "rollup", "charts", queue="orders")
@@ -97,14 +97,14 @@ def test_what_failed_is_drawn_over_what_was_retried(viewer: Client) -> None:
     assert 0 < trouble.find('class="line first"') < trouble.find('class="line bad"')
 
 
-def test_span_that_is_not_over_is_marked(viewer: Client) -> None:
+def test_span_that_is_not_over_is_marked(viewer):
     now = dt.datetime.now(dt.timezone.utc).replace(minute=0, second=0, microsecond=0)
     Rollup.objects.create(queue_name="orders", seconds=3600, bucket=now, sent=1)
 
     assert "not over yet" in page(viewer, "rollup", "charts", queue="orders")
 
 
-def test_page_asks_the_database_as_often_for_many_queues_as_for_one(viewer: Client) -> None:
+def test_page_asks_the_database_as_often_for_many_queues_as_for_one(viewer):
     counts = []
     for number in range(1, 10, 8):
         for queue in range(number):
@@ -121,15 +121,15 @@ def test_page_asks_the_database_as_often_for_many_queues_as_for_one(viewer: Clie
 @pytest.mark.parametrize(
     "query", [{}, {"queue": "nowhere"}, {"queue": "\x00"}, {"spans": "x", "seconds": "-1"}]
 )
-def test_page_without_roll_ups_says_what_makes_them(viewer: Client, query: dict[str, str]) -> None:
+def test_page_without_roll_ups_says_what_makes_them(viewer, query):
     assert "pgqueue_rollup" in page(viewer, "rollup", "charts", **query)
 
 
-def test_list_leads_to_the_charts(viewer: Client) -> None:
+def test_list_leads_to_the_charts(viewer):
     assert reverse("admin:django_pgqueue_rollup_charts") in page(viewer, "rollup")
 
 
-def test_spans_of_another_length_can_be_chosen(viewer: Client) -> None:
+def test_spans_of_another_length_can_be_chosen(viewer):
     roll(sent=1)
     Rollup.objects.create(queue_name="orders", seconds=86_400, bucket=NOW, sent=77)
     RollupRun.objects.create(
@@ -140,13 +140,13 @@ def test_spans_of_another_length_can_be_chosen(viewer: Client) -> None:
     assert "in: 1 last" in page(viewer, "rollup", "charts", queue="orders")
 
 
-def test_charts_are_for_those_who_may_view_roll_ups(staff: Callable[..., Client]) -> None:
+def test_charts_are_for_those_who_may_view_roll_ups(staff):
     response = staff("view_queue").get(reverse("admin:django_pgqueue_rollup_charts"))
 
     assert response.status_code == 403
 
 
-def test_line_has_a_gap_where_there_is_no_value() -> None:
+def test_line_has_a_gap_where_there_is_no_value():
     moments = [NOW + n * HOUR for n in range(5)]
     chart = Chart("", "", moments, 3600, [Line("p50", [1, 2, None, 4, None], "")], lapse)
 
@@ -159,9 +159,7 @@ def test_line_has_a_gap_where_there_is_no_value() -> None:
 
 @pytest.mark.parametrize("most", [0, 0.003, 1, 7.2, 60, 61, 100, 3599, 86_400, 10**7])
 @pytest.mark.parametrize("kind", [{}, {"whole": True}, {"timed": True}])
-def test_axis_holds_the_largest_value_with_few_round_numbers(
-    most: float, kind: dict[str, bool]
-) -> None:
+def test_axis_holds_the_largest_value_with_few_round_numbers(most, kind):
     found = ticks(most, **kind)
 
     assert found[0] == 0
@@ -172,7 +170,7 @@ def test_axis_holds_the_largest_value_with_few_round_numbers(
     assert len(set(worded)) == len(worded)
 
 
-def test_the_list_of_roll_ups_says_times_with_their_unit(viewer: Client) -> None:
+def test_the_list_of_roll_ups_says_times_with_their_unit(viewer):
     roll("orders", sent=2, wait_p95=0.2494807, run_p95=90)
     roll("mails", sent=2)
 
@@ -182,7 +180,7 @@ def test_the_list_of_roll_ups_says_times_with_their_unit(viewer: Client) -> None
 
 
 @pytest.mark.parametrize("seconds", [60, 3600, 7200, 86_400])
-def test_the_times_under_a_chart_are_round(seconds: int) -> None:
+def test_the_times_under_a_chart_are_round(seconds):
     start = NOW.replace(hour=3, minute=7 if seconds < 3600 else 0)
     moments = [start + n * dt.timedelta(seconds=seconds) for n in range(60)]
     chart = Chart("", "", moments, seconds, [Line("in", [1] * 60, "")], count_of)
@@ -193,7 +191,7 @@ def test_the_times_under_a_chart_are_round(seconds: int) -> None:
     assert all(re.fullmatch(r"\d\d:(00|15|30|45)|\d+ Nov|\d+ Dec|\d+ Jan", word) for word in words)
 
 
-def test_a_sum_of_a_span_that_is_not_over_is_not_drawn() -> None:
+def test_a_sum_of_a_span_that_is_not_over_is_not_drawn():
     """It would be drawn as a fall. A level is drawn to the end."""
     moments = [NOW + n * HOUR for n in range(3)]
     sums, level = (Line("in", [9, 9, 1], "", adds=True), Line("depth", [9, 9, 1], ""))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -77,9 +76,7 @@ def with_dead(orders: BoundQueue) -> BoundQueue:
     return queue("dead")
 
 
-def test_a_group_is_an_exception_of_a_frame_with_its_words(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_a_group_is_an_exception_of_a_frame_with_its_words(operator, orders):
     """tests/engine/test_errors.py has more on what is of one kind."""
     places = [("KeyError: 'price'", "a"), ("KeyError: 'sku'", "a"), ("KeyError: 'price'", "b")]
     fail(
@@ -96,7 +93,7 @@ def test_a_group_is_an_exception_of_a_frame_with_its_words(
     ]
 
 
-def test_the_question_names_the_error_and_an_example(operator: Client, orders: BoundQueue) -> None:
+def test_the_question_names_the_error_and_an_example(operator, orders):
     [pk] = fail("orders", ["no <card> 7"])
 
     _url, asked = act(operator, "no <card> 7", "discard")
@@ -106,9 +103,7 @@ def test_the_question_names_the_error_and_an_example(operator: Client, orders: B
     assert f"The error: no <card> 7 , for example in message {pk} ." in said
 
 
-def test_failed_messages_and_dead_letters_are_grouped(
-    operator: Client, with_dead: BoundQueue
-) -> None:
+def test_failed_messages_and_dead_letters_are_grouped(operator, with_dead):
     fail("orders", ["no card 7", "no card 12", "other"])
     [dead] = fail("payments", ["no card 400\n  File x"])
 
@@ -121,7 +116,7 @@ def test_failed_messages_and_dead_letters_are_grouped(
     assert re.fullmatch(r"\d\d:\d\d:\d\d", first["last"])
 
 
-def test_the_trend_counts_by_spans_of_the_window(operator: Client, orders: BoundQueue) -> None:
+def test_the_trend_counts_by_spans_of_the_window(operator, orders):
     fail("orders", ["no card 7", "no card 8"])
     failures = Failures([Queue.objects.get().pk], [], WINDOWS["24h"], "default")
     [group] = failures.groups(5)
@@ -131,9 +126,7 @@ def test_the_trend_counts_by_spans_of_the_window(operator: Client, orders: Bound
     assert (len(trend), sum(trend), sum(trend[-2:])) == (25, 2, 2)
 
 
-def test_a_window_leaves_out_what_is_older(
-    operator: Client, orders: BoundQueue, sql: Callable[..., Any]
-) -> None:
+def test_a_window_leaves_out_what_is_older(operator, orders, sql):
     first, _ = fail("orders", ["a", "b"])
     sql("UPDATE pgqueue_archive SET archived_at = now() - interval '2 h' WHERE id = %s", [first])
 
@@ -142,7 +135,7 @@ def test_a_window_leaves_out_what_is_older(
     assert len(counted(operator, window="nonsense")) == 2
 
 
-def test_a_group_is_retried_where_each_came_from(operator: Client, with_dead: BoundQueue) -> None:
+def test_a_group_is_retried_where_each_came_from(operator, with_dead):
     fail("orders", ["no card 7", "other"])
     dead = fail("payments", ["no card 400"])
 
@@ -157,9 +150,7 @@ def test_a_group_is_retried_where_each_came_from(operator: Client, with_dead: Bo
     assert [m.body for m in queue("orders").read(qty=5)] == [{"n": 0}]
 
 
-def test_what_was_sent_again_is_counted_and_not_listed(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_what_was_sent_again_is_counted_and_not_listed(operator, orders):
     one, *_ = fail("orders", ["no card 7", "no card 8", "other"])
     Message.objects.create_queue("elsewhere")
 
@@ -174,7 +165,7 @@ def test_what_was_sent_again_is_counted_and_not_listed(
     assert "since they were sent again: 2 messages." in operator.get(FAILURES).content.decode()
 
 
-def test_a_group_is_redriven_to_another_queue(operator: Client, with_dead: BoundQueue) -> None:
+def test_a_group_is_redriven_to_another_queue(operator, with_dead):
     fail("payments", ["no card 400"] * 60)
     Message.objects.create_queue("elsewhere")
 
@@ -185,7 +176,7 @@ def test_a_group_is_redriven_to_another_queue(operator: Client, with_dead: Bound
     assert (bulk_action.done, queue("elsewhere").metrics().length) == (60, 60)
 
 
-def test_a_group_is_discarded(operator: Client, with_dead: BoundQueue) -> None:
+def test_a_group_is_discarded(operator, with_dead):
     fail("orders", ["no card 7", "other"])
     fail("payments", ["no card 400"])
 
@@ -195,7 +186,7 @@ def test_a_group_is_discarded(operator: Client, with_dead: BoundQueue) -> None:
     assert Message.objects.count() == ArchivedMessage.objects.count() == 1
 
 
-def test_what_failed_after_the_question_stays(operator: Client, orders: BoundQueue) -> None:
+def test_what_failed_after_the_question_stays(operator, orders):
     fail("orders", ["no card 7"])
     url, asked = act(operator, "no card 7", "discard")
     later = fail("orders", ["no card 8"])
@@ -205,9 +196,7 @@ def test_what_failed_after_the_question_stays(operator: Client, orders: BoundQue
     assert list(ArchivedMessage.objects.values_list("pk", flat=True)) == later
 
 
-def test_actions_take_their_permissions(
-    staff: Callable[..., Client], with_dead: BoundQueue
-) -> None:
+def test_actions_take_their_permissions(staff, with_dead):
     fail("orders", ["no card 7"])
     fail("payments", ["no card 7"])
     client = staff("view_message")
@@ -220,7 +209,7 @@ def test_actions_take_their_permissions(
     assert client.post(row["url"], {"action": "drop"}).status_code == 404
 
 
-def test_only_what_may_be_done_is_done(staff: Callable[..., Client], with_dead: BoundQueue) -> None:
+def test_only_what_may_be_done_is_done(staff, with_dead):
     fail("orders", ["no card 7"])
     fail("payments", ["no card 8"])
     client = staff("view_message", "redrive_message")
@@ -231,16 +220,14 @@ def test_only_what_may_be_done_is_done(staff: Callable[..., Client], with_dead: 
     assert queue("orders").metrics().length == 0
 
 
-def test_the_page_is_closed_to_who_may_not_view(staff: Callable[..., Client]) -> None:
+def test_the_page_is_closed_to_who_may_not_view(staff):
     client = staff("view_queue")
 
     assert client.get(FAILURES).status_code == 403
     assert client.get(f"{FAILURES}7/").status_code == 403
 
 
-def test_the_page_of_a_group_has_the_newest_error_and_links_its_messages(
-    operator: Client, with_dead: BoundQueue
-) -> None:
+def test_the_page_of_a_group_has_the_newest_error_and_links_its_messages(operator, with_dead):
     sent = fail("orders", ["no card 7\nTraceback <7>", "no card 8\nTraceback <8>"])
     [row] = groups(operator)
 
@@ -255,7 +242,7 @@ def test_the_page_of_a_group_has_the_newest_error_and_links_its_messages(
         assert answer.status_code == 404 or "This failure is gone" in text
 
 
-def test_a_message_leads_to_its_group(operator: Client, with_dead: BoundQueue) -> None:
+def test_a_message_leads_to_its_group(operator, with_dead):
     [failed] = fail("orders", ["no card 7"])
     [dead] = fail("payments", ["no card 7"])
     [row] = groups(operator, window="7d")
@@ -266,9 +253,7 @@ def test_a_message_leads_to_its_group(operator: Client, with_dead: BoundQueue) -
         )
 
 
-def test_the_page_of_a_dead_letter_queue_shows_its_failures(
-    operator: Client, with_dead: BoundQueue
-) -> None:
+def test_the_page_of_a_dead_letter_queue_shows_its_failures(operator, with_dead):
     fail("payments", ["no <card> 7"])
 
     text = page(operator, "queue", "overview", Queue.objects.get(name="dead").pk)
@@ -277,7 +262,7 @@ def test_the_page_of_a_dead_letter_queue_shows_its_failures(
     assert "No message failed." not in text
 
 
-def test_failures_may_be_those_of_one_queue(operator: Client, with_dead: BoundQueue) -> None:
+def test_failures_may_be_those_of_one_queue(operator, with_dead):
     fail("orders", ["other"])
     fail("payments", ["no card 7"])
     pks = dict(Queue.objects.values_list("name", "pk"))
@@ -288,7 +273,7 @@ def test_failures_may_be_those_of_one_queue(operator: Client, with_dead: BoundQu
     assert len(counted(operator, queue="x")) == 2
 
 
-def test_a_page_asks_as_often_for_many_queues(operator: Client, with_dead: BoundQueue) -> None:
+def test_a_page_asks_as_often_for_many_queues(operator, with_dead):
     fail("orders", ["no card 7"])
     operator.get(FAILURES)
     with CaptureQueriesContext(connection) as few:
@@ -306,9 +291,7 @@ def test_a_page_asks_as_often_for_many_queues(operator: Client, with_dead: Bound
 # At any size
 
 
-def test_completions_do_not_hide_what_failed_before_them(
-    operator: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_completions_do_not_hide_what_failed_before_them(operator, orders, monkeypatch):
     monkeypatch.setattr(search, "LOOK", 5)
     sent = fail("orders", [f"no card {number}" for number in range(8)])
     Message.objects.create_queue("mails")
@@ -325,9 +308,7 @@ def test_completions_do_not_hide_what_failed_before_them(
 
 
 @pytest.mark.parametrize("of_one", [False, True])
-def test_failed_messages_are_listed_by_their_index(
-    orders: BoundQueue, sql: Callable[..., Any], of_one: bool
-) -> None:
+def test_failed_messages_are_listed_by_their_index(orders, sql, of_one):
     fail("orders", ["no card 7"])
     orders.archive(orders.send_batch(list(range(3000))))
     sql("ANALYZE")
@@ -340,9 +321,7 @@ def test_failed_messages_are_listed_by_their_index(
 
 
 @pytest.mark.parametrize("name", ["groups", "counts", "examples"])
-def test_failures_are_grouped_and_counted_by_their_indexes_alone(
-    committed_orders: BoundQueue, sql: Callable[..., Any], name: str
-) -> None:
+def test_failures_are_grouped_and_counted_by_their_indexes_alone(committed_orders, sql, name):
     """Not by their tracebacks, nor among what completed."""
     dead = Message.objects.create_queue("dead")
     Message.objects.create_queue("payments", dead_letter_queue=dead)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.test import Client
 from django.utils import translation
 
 import django_pgqueue
@@ -66,7 +65,7 @@ def german(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_no_page_shows_an_english_label(client: Client, db: None, german: None) -> None:
+def test_no_page_shows_an_english_label(client, db, german):
     client.force_login(scenes.superuser())
     scenes.play()
     patterns = list(english())
@@ -85,7 +84,7 @@ def test_no_page_shows_an_english_label(client: Client, db: None, german: None) 
     assert left == set()
 
 
-def test_numbers_are_written_as_the_language_does(german: None) -> None:
+def test_numbers_are_written_as_the_language_does(german):
     shown = [number(1234567, exact=False), decimal(0.25), lapse(5400), percent(0.05)]
 
     assert shown == ["≈ 1.234.567", "0,25", "1,5 h", "5 %"]
@@ -95,21 +94,21 @@ def _plain(text: str) -> str:
     return text.replace('\\"', '"').replace("\\n", "\n")
 
 
-def test_everything_is_translated() -> None:
+def test_everything_is_translated():
     found = dict(entries())
 
     assert len(found) > 300
     assert [msgid for msgid, told in found.items() if not all(told)] == []
 
 
-def test_translations_keep_their_placeholders() -> None:
+def test_translations_keep_their_placeholders():
     for msgid, told in entries():
         for text in told:
             placeholders = re.compile(r"%\(\w+\)s|%%?s|\{\}")
             assert sorted(placeholders.findall(text)) == sorted(placeholders.findall(msgid)), msgid
 
 
-def test_the_compiled_catalogue_is_the_one_in_words() -> None:
+def test_the_compiled_catalogue_is_the_one_in_words():
     with (CATALOGUE / "django.mo").open("rb") as file:
         compiled = gettext.GNUTranslations(file)
 

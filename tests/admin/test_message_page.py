@@ -6,7 +6,6 @@ import datetime as dt
 import html
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,9 +26,7 @@ def life(client: Client, pk: int) -> str:
     return re.sub(r"(\d{4}-\d\d-\d\d )?\d\d:\d\d(:\d\d)? ?", "", shown(client, pk).life)
 
 
-def test_timeline_of_a_message_that_was_done(
-    operator: Client, orders: BoundQueue, sql: Any
-) -> None:
+def test_timeline_of_a_message_that_was_done(operator, orders, sql):
     pk = orders.send(1)
     orders.archive(orders.read())
     sql(
@@ -43,7 +40,7 @@ def test_timeline_of_a_message_that_was_done(
     )
 
 
-def test_timeline_says_what_comes_next(operator: Client, orders: BoundQueue) -> None:
+def test_timeline_says_what_comes_next(operator, orders):
     ready = orders.send(1)
     read = orders.read(vt=600)
     delayed = orders.send(2, delay=7200)
@@ -54,9 +51,7 @@ def test_timeline_says_what_comes_next(operator: Client, orders: BoundQueue) -> 
     assert "The lease ran out; readable for" in life(operator, ready)
 
 
-def test_an_expired_message_says_so_in_the_queue_and_in_the_archive(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_an_expired_message_says_so_in_the_queue_and_in_the_archive(operator, orders):
     pk = orders.send(1, expires=now() - dt.timedelta(minutes=1))
 
     queued = shown(operator, pk)
@@ -75,9 +70,7 @@ def alive(name: str) -> Process:
     return Process.objects.create(host="web-1", pid=7, version="1", queues=[name])
 
 
-def test_the_page_says_that_no_consumer_lives_or_the_queue_is_paused(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_the_page_says_that_no_consumer_lives_or_the_queue_is_paused(operator, orders):
     pk = orders.send(1)
 
     alone = shown(operator, pk).why
@@ -102,9 +95,7 @@ def test_the_page_says_that_no_consumer_lives_or_the_queue_is_paused(
         ({"rate": "1/h"}, "Over the rate of orders until"),
     ],
 )
-def test_the_page_says_which_limit_or_rate_a_message_waits_for(
-    operator: Client, orders: BoundQueue, setting: dict[str, Any], said: str
-) -> None:
+def test_the_page_says_which_limit_or_rate_a_message_waits_for(operator, orders, setting, said):
     alive("orders")
     Queue.objects.update(**setting)
     group = "a" if "group" in next(iter(setting)) else None
@@ -114,9 +105,7 @@ def test_the_page_says_which_limit_or_rate_a_message_waits_for(
     assert shown(operator, pks[3]).why.startswith(said)
 
 
-def test_the_page_says_behind_which_message_of_its_group_one_waits(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_the_page_says_behind_which_message_of_its_group_one_waits(operator, orders):
     process = alive("orders")
     pks = orders.send_batch(range(12), group="customer 7")
     unread = shown(operator, pks[2]).why
@@ -132,9 +121,7 @@ def test_the_page_says_behind_which_message_of_its_group_one_waits(
     )
 
 
-def test_the_page_says_when_a_message_is_delivered_again_and_after_which_error(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_the_page_says_when_a_message_is_delivered_again_and_after_which_error(operator, orders):
     alive("orders")
     pk = orders.send(1)
     [message] = orders.read()
@@ -148,24 +135,20 @@ def test_the_page_says_when_a_message_is_delivered_again_and_after_which_error(
     assert shown(operator, pk).why == "Readable again after the <bank> is down"
 
 
-def test_the_page_says_for_when_a_message_is_scheduled(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_the_page_says_for_when_a_message_is_scheduled(operator, orders):
     alive("orders")
     pk = orders.send(1, delay=600)
 
     assert re.fullmatch(r"Scheduled for [\d: -]+ \(in 9 min 5\d s\)", shown(operator, pk).why)
 
 
-def test_a_dead_letter_waits_for_no_consumer(operator: Client, letter: int) -> None:
+def test_a_dead_letter_waits_for_no_consumer(operator, letter):
     assert shown(operator, letter).why == (
         "A dead letter: it stays here until it is redriven or deleted"
     )
 
 
-def test_the_page_of_a_message_that_is_done_has_no_reason(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_the_page_of_a_message_that_is_done_has_no_reason(operator, orders):
     pk = orders.send(1)
     orders.archive(pk)
 
@@ -185,9 +168,7 @@ def letter(orders: BoundQueue) -> int:
 
 
 @pytest.mark.parametrize("use_tz", [True, False])
-def test_timeline_of_a_dead_letter_begins_in_its_queue(
-    operator: Client, letter: int, settings: Any, use_tz: bool
-) -> None:
+def test_timeline_of_a_dead_letter_begins_in_its_queue(operator, letter, settings, use_tz):
     settings.USE_TZ = use_tz
     died, source = life(operator, letter), Queue.objects.get(name="orders").pk
     text = page(operator, "message", "change", letter)
@@ -198,9 +179,7 @@ def test_timeline_of_a_dead_letter_begins_in_its_queue(
     assert "Sent to orders" in life(operator, letter).partition("dead letter")[2]
 
 
-def test_message_that_waits_behind_its_group_has_no_moment_yet(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_message_that_waits_behind_its_group_has_no_moment_yet(operator, orders):
     _, second = orders.send_batch([1, 2], group="g")
 
     [row] = rows(operator, "message", q=second)
@@ -208,7 +187,7 @@ def test_message_that_waits_behind_its_group_has_no_moment_yet(
     assert (row["state"], row["deliveries"], row["turn"]) == ("waiting", "0", "")
 
 
-def test_neighbours_in_the_group_are_linked(operator: Client, orders: BoundQueue) -> None:
+def test_neighbours_in_the_group_are_linked(operator, orders):
     ids = orders.send_batch(list(range(9)), group="g")
     orders.read()
 
@@ -228,7 +207,7 @@ def test_neighbours_in_the_group_are_linked(operator: Client, orders: BoundQueue
         ("token", "token"),
     ],
 )
-def test_secrets_are_masked(value: Any, masked: Any) -> None:
+def test_secrets_are_masked(value, masked):
     assert mask(value) == masked
 
 
@@ -243,16 +222,14 @@ def test_secrets_are_masked(value: Any, masked: Any) -> None:
         {"secret": 1, "n": {"authorization": "hunter2"}},
     ],
 )
-def test_secrets_are_masked_in_text_that_was_cut_anywhere(value: Any) -> None:
+def test_secrets_are_masked_in_text_that_was_cut_anywhere(value):
     text = json.dumps(value)
 
     for length in range(len(text) + 1):
         assert "hunter" not in mask_text(text[:length])
 
 
-def test_pages_mask_what_the_setting_names(
-    operator: Client, orders: BoundQueue, settings: Any
-) -> None:
+def test_pages_mask_what_the_setting_names(operator, orders, settings):
     settings.PGQUEUE = {"MASKED_KEYS": ["iban"]}
     pk = orders.send({"IBAN": "DE02", "password": "seen"}, headers={"iban": "DE02"})
     orders.archive(pk)
@@ -264,7 +241,7 @@ def test_pages_mask_what_the_setting_names(
     assert "DE02" not in rows(operator, "message")[0]["body"]
 
 
-def test_secrets_of_a_large_body_are_masked(operator: Client, orders: BoundQueue) -> None:
+def test_secrets_of_a_large_body_are_masked(operator, orders):
     pk = orders.send({"password": "hunter2", "long filler": "x" * 200_000})
 
     text = page(operator, "message", "change", pk)
@@ -274,9 +251,7 @@ def test_secrets_of_a_large_body_are_masked(operator: Client, orders: BoundQueue
 
 
 @pytest.mark.parametrize("odd", ["[" * 5000 + "]" * 5000, "9" * 5000], ids=["deep", "digits"])
-def test_what_python_cannot_read_is_shown_and_exported(
-    operator: Client, orders: BoundQueue, sql: Any, odd: str
-) -> None:
+def test_what_python_cannot_read_is_shown_and_exported(operator, orders, sql, odd):
     queue_id = Queue.objects.get().pk
     sql(
         "INSERT INTO pgqueue_message (queue_id, body, headers) VALUES (%s, %s::jsonb, %s::jsonb)",
@@ -293,7 +268,7 @@ def test_what_python_cannot_read_is_shown_and_exported(
     assert "too large to edit" in send(operator, pk, body="1")
 
 
-def test_odd_headers_of_a_dead_letter_do_no_harm(operator: Client, orders: BoundQueue) -> None:
+def test_odd_headers_of_a_dead_letter_do_no_harm(operator, orders):
     for told in (
         {"source": 7, "error": [], "dead_lettered_at": "soon", "enqueued_at": 3},
         {"source": "gone", "dead_lettered_at": "2026-13-45T00:00:00Z"},
@@ -304,9 +279,7 @@ def test_odd_headers_of_a_dead_letter_do_no_harm(operator: Client, orders: Bound
         assert "Sent" in life(operator, pk)
 
 
-def test_each_failed_attempt_has_its_worker_error_and_traceback(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_each_failed_attempt_has_its_worker_error_and_traceback(operator, orders):
     """Shown while the message waits for a retry, too."""
     process = Process.objects.create(host="web-1", pid=4711, version="1", queues=["orders"])
     pk = orders.send(1)
@@ -324,7 +297,7 @@ def test_each_failed_attempt_has_its_worker_error_and_traceback(
     assert "<b>card" not in text
 
 
-def test_actions_on_a_message_are_on_its_page(operator: Client, orders: BoundQueue) -> None:
+def test_actions_on_a_message_are_on_its_page(operator, orders):
     pk = orders.send({"n": 1}, delay=60)
     text = page(operator, "message", "change", pk)
 
@@ -342,9 +315,7 @@ def test_actions_on_a_message_are_on_its_page(operator: Client, orders: BoundQue
     assert 'value="replay"' in after
 
 
-def test_archived_messages_are_sent_again_and_the_copies_linked(
-    operator: Client, failed: int
-) -> None:
+def test_archived_messages_are_sent_again_and_the_copies_linked(operator, failed):
     url = reverse("admin:django_pgqueue_message_changelist")
     asked = act(operator, "message", "replay", failed)
 
@@ -370,7 +341,7 @@ def send(client: Client, pk: int, **values: Any) -> str:
     return client.post(copy_of(pk), given, follow=True).content.decode()
 
 
-def test_a_message_is_edited_and_sent_as_new(operator: Client, orders: BoundQueue) -> None:
+def test_a_message_is_edited_and_sent_as_new(operator, orders):
     pk = orders.send(
         {"total": 7, "password": "hunter2"},
         headers={"trace": "abc", "x-dead-letter": {"source": "x"}},
@@ -405,16 +376,14 @@ def test_a_message_is_edited_and_sent_as_new(operator: Client, orders: BoundQueu
         ({"body": "1", "queue": "999999"}, "errorlist"),
     ],
 )
-def test_what_cannot_be_sent_is_said(
-    operator: Client, orders: BoundQueue, values: dict[str, str], said: str
-) -> None:
+def test_what_cannot_be_sent_is_said(operator, orders, values, said):
     pk = orders.send(1)
 
     assert said in html.unescape(send(operator, pk, **values))
     assert Message.objects.count() == 1
 
 
-def test_a_body_that_is_too_large_is_not_edited(operator: Client, orders: BoundQueue) -> None:
+def test_a_body_that_is_too_large_is_not_edited(operator, orders):
     pk = orders.send("x" * 300_000)
 
     assert "too large to edit" in send(operator, pk, body="1")
@@ -422,9 +391,7 @@ def test_a_body_that_is_too_large_is_not_edited(operator: Client, orders: BoundQ
 
 
 @pytest.mark.parametrize("permissions", [["view_message"], ["view_queue", "send_message"]])
-def test_sending_a_copy_takes_the_permissions_to_see_and_to_send(
-    staff: Callable[..., Client], orders: BoundQueue, permissions: list[str]
-) -> None:
+def test_sending_a_copy_takes_the_permissions_to_see_and_to_send(staff, orders, permissions):
     pk = orders.send(1)
     client = staff(*permissions)
 
@@ -441,5 +408,5 @@ def test_sending_a_copy_takes_the_permissions_to_see_and_to_send(
         ("•••", "x", "•••"),
     ],
 )
-def test_masked_values_go_along_as_they_were(edited: Any, original: Any, sent: Any) -> None:
+def test_masked_values_go_along_as_they_were(edited, original, sent):
     assert unmasked(edited, original) == sent

@@ -6,7 +6,6 @@ import html
 import json
 import os
 import re
-from collections.abc import Callable
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -55,9 +54,7 @@ def one_in_each_state(orders: BoundQueue) -> dict[str, int]:
     return ids
 
 
-def test_list_shows_where_each_message_stands(
-    operator: Client, one_in_each_state: dict[str, int]
-) -> None:
+def test_list_shows_where_each_message_stands(operator, one_in_each_state):
     listed = {int(row["id"]): row for row in rows(operator, "message")}
 
     for place, pk in one_in_each_state.items():
@@ -68,7 +65,7 @@ def test_list_shows_where_each_message_stands(
     assert listed[one_in_each_state["waiting"]]["group"] == "g"
 
 
-def test_list_is_newest_first(operator: Client, orders: BoundQueue) -> None:
+def test_list_is_newest_first(operator, orders):
     sent = orders.send_batch([1, 2, 3])
 
     assert ids(operator) == sent[::-1]
@@ -76,9 +73,7 @@ def test_list_is_newest_first(operator: Client, orders: BoundQueue) -> None:
 
 
 @pytest.mark.parametrize("place", ["due", "waiting", "in_flight", "delayed", "completed", "failed"])
-def test_state_filter_finds_the_messages_in_it(
-    operator: Client, one_in_each_state: dict[str, int], place: str
-) -> None:
+def test_state_filter_finds_the_messages_in_it(operator, one_in_each_state, place):
     queue("mails").create()
     queue("mails").send(1)
     orders = Queue.objects.get(name="orders").pk
@@ -90,14 +85,12 @@ def test_state_filter_finds_the_messages_in_it(
 
 
 @pytest.mark.parametrize("given", ["nowhere", "-1", "9" * 30, "٣"])
-def test_a_queue_that_cannot_be_has_no_messages(
-    operator: Client, one_in_each_state: dict[str, int], given: str
-) -> None:
+def test_a_queue_that_cannot_be_has_no_messages(operator, one_in_each_state, given):
     assert ids(operator, queue=given) == []
     assert ids(operator, queue=given, state="ready") == []
 
 
-def test_state_filter_knows_unlogged_queues(operator: Client, orders: BoundQueue) -> None:
+def test_state_filter_knows_unlogged_queues(operator, orders):
     queue("fast").create(unlogged=True)
     fresh, delayed = queue("fast").send(1), queue("fast").send(2, delay=60)
 
@@ -105,9 +98,7 @@ def test_state_filter_knows_unlogged_queues(operator: Client, orders: BoundQueue
     assert ids(operator, state="delayed") == [delayed]
 
 
-def test_ready_messages_are_listed_in_the_order_in_which_they_are_read(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_ready_messages_are_listed_in_the_order_in_which_they_are_read(operator, orders):
     sent = orders.send_batch(list(range(60)))
     urgent = orders.send("now", priority=5)
     chosen = {"state": "ready", "queue": Queue.objects.get().pk}
@@ -117,9 +108,7 @@ def test_ready_messages_are_listed_in_the_order_in_which_they_are_read(
     assert [int(pk) for pk in first + second] == [urgent, *sent]
 
 
-def test_ready_messages_are_found_by_their_index(
-    operator: Client, orders: BoundQueue, sql: Callable[..., Any]
-) -> None:
+def test_ready_messages_are_found_by_their_index(operator, orders, sql):
     orders.send_batch(list(range(5000)))
     queue("mails").create()
     sql("ANALYZE pgqueue_ready")
@@ -133,17 +122,13 @@ def test_ready_messages_are_found_by_their_index(
     assert not re.search(r"Seq Scan on pgqueue_ready\b(?!_)", plan)
 
 
-def test_search_within_a_state_finds_only_what_is_asked_for(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_search_within_a_state_finds_only_what_is_asked_for(operator, orders):
     first, _ = orders.send_batch([1, 2])
 
     assert ids(operator, state="ready", q=first) == [first]
 
 
-def test_a_number_of_messages_equals_the_list_behind_its_link(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_a_number_of_messages_equals_the_list_behind_its_link(operator, orders):
     """Includes groups without a head, and expired leases."""
     orders.send_batch([1] * 50)
     for message in orders.read(qty=50):
@@ -167,7 +152,7 @@ def test_a_number_of_messages_equals_the_list_behind_its_link(
     assert all(listed.values())
 
 
-def test_search_finds_ids(operator: Client, orders: BoundQueue) -> None:
+def test_search_finds_ids(operator, orders):
     first, second, _ = orders.send_batch([1, 2, 3])
 
     assert ids(operator, q=first) == [first]
@@ -175,17 +160,13 @@ def test_search_finds_ids(operator: Client, orders: BoundQueue) -> None:
 
 
 @pytest.mark.parametrize("words", ["seven", "-1", "9" * 30, "٣", "1.5"])
-def test_search_for_what_is_no_id_finds_nothing(
-    operator: Client, orders: BoundQueue, words: str
-) -> None:
+def test_search_for_what_is_no_id_finds_nothing(operator, orders, words):
     orders.send(1)
 
     assert ids(operator, q=words) == []
 
 
-def test_a_page_costs_the_same_for_one_message_and_for_fifty(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_a_page_costs_the_same_for_one_message_and_for_fifty(operator, orders):
     orders.send(1)
     with CaptureQueriesContext(connection) as one:
         page(operator, "message")
@@ -197,7 +178,7 @@ def test_a_page_costs_the_same_for_one_message_and_for_fifty(
     assert len(fifty) == len(one)
 
 
-def test_message_is_shown_with_its_body_escaped(operator: Client, failed: int) -> None:
+def test_message_is_shown_with_its_body_escaped(operator, failed):
     text = page(operator, "message", "change", failed)
 
     assert "&quot;total&quot;: &quot;&lt;b&gt;7&lt;/b&gt;&quot;" in text
@@ -206,7 +187,7 @@ def test_message_is_shown_with_its_body_escaped(operator: Client, failed: int) -
     assert "<b>7</b>" not in text
 
 
-def test_preview_is_escaped_and_cut(operator: Client, orders: BoundQueue) -> None:
+def test_preview_is_escaped_and_cut(operator, orders):
     orders.send("<script>" + "x" * 200)
 
     text = page(operator, "message")
@@ -215,7 +196,7 @@ def test_preview_is_escaped_and_cut(operator: Client, orders: BoundQueue) -> Non
     assert rows(operator, "message")[0]["body"] == '"<script>' + "x" * 71 + "…"
 
 
-def test_message_cannot_be_added_changed_or_deleted(operator: Client, orders: BoundQueue) -> None:
+def test_message_cannot_be_added_changed_or_deleted(operator, orders):
     message_id = orders.send(1)
     change = reverse("admin:django_pgqueue_message_change", args=[message_id])
 
@@ -225,9 +206,7 @@ def test_message_cannot_be_added_changed_or_deleted(operator: Client, orders: Bo
     assert Message.objects.get().priority == 0
 
 
-def test_links_to_a_message_name_its_queue_and_its_page_asks_no_other_table(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_links_to_a_message_name_its_queue_and_its_page_asks_no_other_table(operator, orders):
     message_id = orders.send(1)
     change = reverse("admin:django_pgqueue_message_change", args=[message_id])
     pk = Queue.objects.get(name="orders").pk
@@ -245,9 +224,7 @@ def test_links_to_a_message_name_its_queue_and_its_page_asks_no_other_table(
 
 
 @pytest.mark.parametrize("named", ["other", "", "abc", "9" * 30, "9" * 5000])
-def test_message_is_found_where_the_address_does_not_name_its_queue(
-    operator: Client, orders: BoundQueue, named: str
-) -> None:
+def test_message_is_found_where_the_address_does_not_name_its_queue(operator, orders, named):
     message_id = orders.send(1)
     other = Message.objects.create_queue("other").pk
     change = reverse("admin:django_pgqueue_message_change", args=[message_id])
@@ -256,7 +233,7 @@ def test_message_is_found_where_the_address_does_not_name_its_queue(
     assert operator.get(change, query).status_code == 200
 
 
-def test_unknown_message_leads_back_to_the_index(operator: Client, orders: BoundQueue) -> None:
+def test_unknown_message_leads_back_to_the_index(operator, orders):
     pk = Queue.objects.get(name="orders").pk
 
     for unknown in ("12345", "abc", "9" * 30):
@@ -265,9 +242,7 @@ def test_unknown_message_leads_back_to_the_index(operator: Client, orders: Bound
         assert operator.get(url, {"queue": pk}).status_code == 302
 
 
-def test_chosen_messages_are_cancelled_in_their_queues(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_chosen_messages_are_cancelled_in_their_queues(operator, orders):
     queue("mails").create()
     sent = [orders.send(1), orders.send(2), queue("mails").send(3), orders.send(4)]
 
@@ -281,9 +256,7 @@ def test_chosen_messages_are_cancelled_in_their_queues(
     }
 
 
-def test_messages_in_flight_and_delayed_are_made_readable(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_messages_in_flight_and_delayed_are_made_readable(operator, orders):
     in_flight = orders.send(1)
     orders.read()
     delayed = orders.send(2, delay=60)
@@ -297,14 +270,14 @@ def test_messages_in_flight_and_delayed_are_made_readable(
     assert {message.id for message in orders.read(qty=5)} == {in_flight, delayed}
 
 
-def test_what_has_left_the_queue_is_left_alone(operator: Client, failed: int) -> None:
+def test_what_has_left_the_queue_is_left_alone(operator, failed):
     text = act(operator, "message", "cancel", failed)
 
     assert "1 message skipped" in text
     assert ArchivedMessage.objects.get().state == "FAILED"
 
 
-def test_deleting_asks_first(operator: Client, orders: BoundQueue) -> None:
+def test_deleting_asks_first(operator, orders):
     first, second = orders.send_batch([1, 2])
 
     asked = act(operator, "message", "delete", first)
@@ -320,13 +293,11 @@ def test_deleting_asks_first(operator: Client, orders: BoundQueue) -> None:
     "lookup",
     [{"body__icontains": "x"}, {"headers__x": "1"}, {"group_key": "g"}, {"queue__name": "orders"}],
 )
-def test_look_ups_that_no_filter_offers_are_refused(
-    operator: Client, orders: BoundQueue, lookup: dict[str, str]
-) -> None:
+def test_look_ups_that_no_filter_offers_are_refused(operator, orders, lookup):
     assert operator.get(LIST, lookup).status_code == 400
 
 
-def test_lists_offer_no_counts_beside_their_filters(operator: Client, orders: BoundQueue) -> None:
+def test_lists_offer_no_counts_beside_their_filters(operator, orders):
     orders.send(1)
 
     with CaptureQueriesContext(connection) as asked:
@@ -336,7 +307,7 @@ def test_lists_offer_no_counts_beside_their_filters(operator: Client, orders: Bo
     assert not [q for q in asked if "COUNT(CASE" in q["sql"].upper()]
 
 
-def test_large_bodies_are_not_read_for_a_list(operator: Client, orders: BoundQueue) -> None:
+def test_large_bodies_are_not_read_for_a_list(operator, orders):
     orders.send(os.urandom(40_000).hex())
 
     with CaptureQueriesContext(connection) as asked:
@@ -346,7 +317,7 @@ def test_large_bodies_are_not_read_for_a_list(operator: Client, orders: BoundQue
     assert [q for q in asked if "pg_column_size" in q["sql"]]
 
 
-def test_a_very_large_body_is_shown_by_its_beginning(operator: Client, orders: BoundQueue) -> None:
+def test_a_very_large_body_is_shown_by_its_beginning(operator, orders):
     pk = orders.send("x" * 300_000)
 
     text = page(operator, "message", "change", pk)
@@ -355,7 +326,7 @@ def test_a_very_large_body_is_shown_by_its_beginning(operator: Client, orders: B
     assert len(text) < 150_000
 
 
-def test_dead_letter_shows_why_it_died(operator: Client, orders: BoundQueue) -> None:
+def test_dead_letter_shows_why_it_died(operator, orders):
     Message.objects.create_queue("dead")
     Queue.objects.filter(name="orders").update(dead_letter_queue=Queue.objects.get(name="dead"))
     pk = orders.send(1)
@@ -370,15 +341,13 @@ def test_dead_letter_shows_why_it_died(operator: Client, orders: BoundQueue) -> 
 
 
 @pytest.mark.parametrize("told", ["text", {"error": 7}, {"error": None}, [], None])
-def test_headers_that_only_look_like_a_dead_letters_are_shown(
-    operator: Client, orders: BoundQueue, told: Any
-) -> None:
+def test_headers_that_only_look_like_a_dead_letters_are_shown(operator, orders, told):
     pk = orders.send(1, headers={"x-dead-letter": told})
 
     assert "x-dead-letter" in page(operator, "message", "change", pk)
 
 
-def test_times_have_seconds_and_are_never_none(operator: Client, failed: int) -> None:
+def test_times_have_seconds_and_are_never_none(operator, failed):
     text = page(operator, "message", "change", failed)
     sent = Message.objects.get().enqueued_at
 
@@ -386,7 +355,7 @@ def test_times_have_seconds_and_are_never_none(operator: Client, failed: int) ->
     assert ">None<" not in text
 
 
-def test_control_and_direction_characters_are_codes(operator: Client, orders: BoundQueue) -> None:
+def test_control_and_direction_characters_are_codes(operator, orders):
     pk = orders.send({"file": "invoice\u202efdp.exe", "bell": "\x07"}, group="\u2066g")
 
     text = page(operator, "message", "change", pk) + page(operator, "message")
@@ -405,12 +374,7 @@ def test_control_and_direction_characters_are_codes(operator: Client, orders: Bo
         (["view_message", "replay_archivedmessage"], {"replay"}),
     ],
 )
-def test_actions_need_their_permission(
-    staff: Callable[..., Client],
-    orders: BoundQueue,
-    permissions: list[str],
-    actions: set[str],
-) -> None:
+def test_actions_need_their_permission(staff, orders, permissions, actions):
     message_id = orders.send(1)
     client = staff(*permissions)
 
@@ -427,7 +391,7 @@ def test_actions_need_their_permission(
     assert Message.objects.exists() == ("delete" not in actions)
 
 
-def test_list_is_closed_to_who_may_not_view(staff: Callable[..., Client]) -> None:
+def test_list_is_closed_to_who_may_not_view(staff):
     client = staff("view_queue")
 
     response = client.get(reverse("admin:django_pgqueue_message_changelist"))
@@ -435,9 +399,7 @@ def test_list_is_closed_to_who_may_not_view(staff: Callable[..., Client]) -> Non
     assert response.status_code == 403
 
 
-def test_times_are_in_the_time_zone_of_the_site(
-    operator: Client, orders: BoundQueue, settings: Any
-) -> None:
+def test_times_are_in_the_time_zone_of_the_site(operator, orders, settings):
     settings.TIME_ZONE = "Asia/Tokyo"
     pk = orders.send(1)
     sent = Message.objects.get(pk=pk).enqueued_at.astimezone(ZoneInfo("Asia/Tokyo"))
@@ -447,17 +409,15 @@ def test_times_are_in_the_time_zone_of_the_site(
 
 
 def test_an_archived_message_is_shown_also_where_django_uses_no_time_zones(
-    operator: Client, failed: int, settings: Any
-) -> None:
+    operator, failed, settings
+):
     settings.USE_TZ = False
 
     assert "Failed for good" in shown(operator, failed).life
 
 
 @pytest.mark.parametrize("place", ["ready", "due", "waiting", "in_flight", "delayed"])
-def test_pages_go_on_where_the_one_before_ended(
-    operator: Client, orders: BoundQueue, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_go_on_where_the_one_before_ended(operator, orders, place, monkeypatch):
     """Across several queues, batches and groups: each message appears once."""
     monkeypatch.setattr(messages.MessageAdmin, "list_per_page", 7)
     expected = []
@@ -480,9 +440,7 @@ def test_pages_go_on_where_the_one_before_ended(
     assert set(found) >= set(expected)
 
 
-def test_pages_of_all_and_of_archived_messages_go_on(
-    operator: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_of_all_and_of_archived_messages_go_on(operator, orders, monkeypatch):
     monkeypatch.setattr(messages.MessageAdmin, "list_per_page", 4)
     sent = [str(pk) for pk in orders.send_batch(list(range(10)))]
     orders.archive([int(pk) for pk in sent])
@@ -492,9 +450,7 @@ def test_pages_of_all_and_of_archived_messages_go_on(
         assert listed == sent[::-1]
 
 
-def test_a_list_counts_no_further_than_its_cap(
-    operator: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_counts_no_further_than_its_cap(operator, orders, monkeypatch):
     orders.send_batch(list(range(120)))
     monkeypatch.setattr(messages_page, "CAP", 70)
 
@@ -502,9 +458,7 @@ def test_a_list_counts_no_further_than_its_cap(
     assert "70+ messages" in page(operator, "message", state="ready")
 
 
-def test_filters_narrow_the_list(
-    operator: Client, orders: BoundQueue, sql: Callable[..., Any]
-) -> None:
+def test_filters_narrow_the_list(operator, orders, sql):
     plain, head, tail = (
         orders.send({"n": 1}),
         *orders.send_batch([2, 3], group="customer 7"),
@@ -526,7 +480,7 @@ def test_filters_narrow_the_list(
     assert "Write the unit too" in page(operator, "message", older="30")
 
 
-def test_attempts_narrow_a_state(operator: Client, orders: BoundQueue) -> None:
+def test_attempts_narrow_a_state(operator, orders):
     _, second = orders.send_batch([1, 2])
     for message in orders.read(qty=2, vt=0):
         if message.id == second:
@@ -551,9 +505,7 @@ def test_attempts_narrow_a_state(operator: Client, orders: BoundQueue) -> None:
         ("seven", []),
     ],
 )
-def test_search_looks_into_bodies_and_headers(
-    operator: Client, orders: BoundQueue, words: str, finds: list[int], state: str
-) -> None:
+def test_search_looks_into_bodies_and_headers(operator, orders, words, finds, state):
     sent = [
         orders.send({"customer": 7}),
         orders.send({"customer": "bob"}, headers={"trace": "abc"}),
@@ -566,9 +518,7 @@ def test_search_looks_into_bodies_and_headers(
 
 
 @pytest.mark.parametrize("state", ["", "archived"])
-def test_a_search_says_how_far_it_came_and_goes_on(
-    operator: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, state: str
-) -> None:
+def test_a_search_says_how_far_it_came_and_goes_on(operator, orders, monkeypatch, state):
     monkeypatch.setattr(search, "LOOK", 20)
     wanted = orders.send({"n": 1})
     others = orders.send_batch([{"n": 2}] * 48)
@@ -586,9 +536,7 @@ def test_a_search_says_how_far_it_came_and_goes_on(
     assert found == [str(wanted)]
 
 
-def test_searches_do_not_read_all_messages(
-    operator: Client, orders: BoundQueue, sql: Callable[..., Any]
-) -> None:
+def test_searches_do_not_read_all_messages(operator, orders, sql):
     orders.send_batch([{"n": number} for number in range(3000)])
     sql("ANALYZE")
     with CaptureQueriesContext(connection) as asked:
@@ -603,9 +551,7 @@ def test_searches_do_not_read_all_messages(
     assert "Hash Semi Join" not in plans
 
 
-def test_a_list_is_exported_as_json_lines(
-    operator: Client, orders: BoundQueue, failed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_is_exported_as_json_lines(operator, orders, failed, monkeypatch):
     sent = orders.send_batch([{"n": 1, "password": "hunter2"}, {"n": 2}])
     large = orders.send(os.urandom(200_000).hex())
     url = reverse("admin:django_pgqueue_message_changelist")
@@ -624,7 +570,7 @@ def test_a_list_is_exported_as_json_lines(
     assert len(b"".join(capped.streaming_content).splitlines()) == 1
 
 
-def test_a_list_asks_as_often_for_many_queues(operator: Client, orders: BoundQueue) -> None:
+def test_a_list_asks_as_often_for_many_queues(operator, orders):
     orders.send(1)
     page(operator, "message")
     counts = {}
@@ -639,7 +585,7 @@ def test_a_list_asks_as_often_for_many_queues(operator: Client, orders: BoundQue
             assert counts.setdefault(state, len(plain)) == len(plain) <= 11
 
 
-def test_errors_are_in_the_list(operator: Client, orders: BoundQueue, failed: int) -> None:
+def test_errors_are_in_the_list(operator, orders, failed):
     dead = Message.objects.create_queue("dead")
     Queue.objects.filter(name="orders").update(dead_letter_queue=dead)
     Queue.objects.forget_all()
@@ -656,9 +602,7 @@ def test_errors_are_in_the_list(operator: Client, orders: BoundQueue, failed: in
 @pytest.mark.parametrize(
     "value", ["NaN", "Infinity", "-Infinity", "1e400", r'"\ud800"', r'"\u0000"', "9" * 5000]
 )
-def test_a_search_for_json_that_no_message_can_hold_finds_none(
-    operator: Client, orders: BoundQueue, value: str
-) -> None:
+def test_a_search_for_json_that_no_message_can_hold_finds_none(operator, orders, value):
     orders.send({"a": 1})
 
     text = page(operator, "message", q=f"body.a:{value}")

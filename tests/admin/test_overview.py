@@ -6,21 +6,19 @@ import datetime as dt
 import html
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.db import connection
-from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils.timezone import now
 
 from django_pgqueue import queue
 from django_pgqueue.history.recent import Counts, Recent
-from django_pgqueue.models import Attempt, BoundQueue, History, Message, Process, Queue
+from django_pgqueue.models import Attempt, History, Message, Process, Queue
 from tests.admin.conftest import MOST, OF_PERMISSIONS, alerts, overview, page, plain, queries, young
 
 
@@ -35,7 +33,7 @@ def consumer(*queues: str, silent_for: float = 0, **values: Any) -> Process:
     )
 
 
-def test_each_queue_has_a_row_whose_numbers_add_up(operator: Client, orders: BoundQueue) -> None:
+def test_each_queue_has_a_row_whose_numbers_add_up(operator, orders):
     orders.send_batch([1, 2, 3, 4])
     orders.send(5, delay=60)
     orders.read()
@@ -61,9 +59,7 @@ def test_each_queue_has_a_row_whose_numbers_add_up(operator: Client, orders: Bou
     assert f"aria-label={bar}" in page(operator, "queue")
 
 
-def test_a_backlog_leads_to_its_messages_or_to_its_places(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_a_backlog_leads_to_its_messages_or_to_its_places(operator, orders):
     pk = Queue.objects.get().pk
     orders.send(1)
     of_one_place = page(operator, "queue")
@@ -73,7 +69,7 @@ def test_a_backlog_leads_to_its_messages_or_to_its_places(
     assert f'/queue/{pk}/overview/">2</a>' in page(operator, "queue")
 
 
-def test_a_page_asks_as_often_for_many_queues(operator: Client, orders: BoundQueue) -> None:
+def test_a_page_asks_as_often_for_many_queues(operator, orders):
     queue("other").create()
     with CaptureQueriesContext(connection) as few:
         page(operator, "queue")
@@ -86,9 +82,7 @@ def test_a_page_asks_as_often_for_many_queues(operator: Client, orders: BoundQue
     assert queries(many) == queries(few) <= MOST + OF_PERMISSIONS
 
 
-def test_a_queue_can_be_added_from_here(
-    operator: Client, staff: Callable[..., Client], orders: BoundQueue
-) -> None:
+def test_a_queue_can_be_added_from_here(operator, staff, orders):
     link = f'<a class="btn" href="{reverse("admin:django_pgqueue_queue_add")}">Add queue</a>'
 
     assert page(operator, "queue").count(link) == 1
@@ -96,7 +90,7 @@ def test_a_queue_can_be_added_from_here(
     assert link not in page(staff("view_queue"), "queue")
 
 
-def test_a_queue_without_a_live_consumer_is_an_alert(operator: Client, orders: BoundQueue) -> None:
+def test_a_queue_without_a_live_consumer_is_an_alert(operator, orders):
     orders.send(1)
     consumer("orders", silent_for=60)
     alone = alerts(operator)
@@ -111,27 +105,21 @@ def test_a_queue_without_a_live_consumer_is_an_alert(operator: Client, orders: B
 
 
 @pytest.mark.parametrize("state", [{"stopping": True}, {"quiet": True}])
-def test_a_consumer_that_fetches_nothing_does_not_count(
-    operator: Client, orders: BoundQueue, state: dict[str, bool]
-) -> None:
+def test_a_consumer_that_fetches_nothing_does_not_count(operator, orders, state):
     orders.send(1)
     consumer("orders", **state)
 
     assert overview(operator)["orders"]["Consumers"] == "0"
 
 
-def test_a_queue_with_nothing_to_read_needs_no_consumer(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_a_queue_with_nothing_to_read_needs_no_consumer(operator, orders):
     orders.send(1, delay=60)
 
     assert alerts(operator) == []
     assert "Nothing needs attention." in page(operator, "queue")
 
 
-def test_a_message_that_waits_for_too_long_is_an_alert(
-    operator: Client, orders: BoundQueue, sql: Callable[..., Any]
-) -> None:
+def test_a_message_that_waits_for_too_long_is_an_alert(operator, orders, sql):
     orders.send(1)
     orders.send_batch([2] * 3, priority=5)
     consumer("orders")
@@ -145,9 +133,7 @@ def test_a_message_that_waits_for_too_long_is_an_alert(
     ("limit", "told"),
     [("10min", ["● Behind orders 1 message to read, the oldest for 20 min"]), ("2h", [])],
 )
-def test_a_queue_has_its_own_limit_of_age(
-    operator: Client, orders: BoundQueue, sql: Callable[..., Any], limit: str, told: list[str]
-) -> None:
+def test_a_queue_has_its_own_limit_of_age(operator, orders, sql, limit, told):
     orders.send(1)
     consumer("orders")
     sql("UPDATE pgqueue_ready SET enqueued_at = enqueued_at - interval '20 min'")
@@ -170,7 +156,7 @@ def happened(minutes: float, process_id: int = 1, **counts: Any) -> None:
     )
 
 
-def test_the_last_hour_is_told_by_its_history(operator: Client, orders: BoundQueue) -> None:
+def test_the_last_hour_is_told_by_its_history(operator, orders):
     for minutes in (1, 2, 3, 30):
         happened(minutes, completed=600, waits={"0": 9}, runs={"-20": 99, "4": 1})
     happened(3, 0, sent=1200)
@@ -185,7 +171,7 @@ def test_the_last_hour_is_told_by_its_history(operator: Client, orders: BoundQue
 
 
 @pytest.mark.parametrize("second", [0, 1, 30, 59])
-def test_the_rate_of_messages_in_does_not_drop_where_the_sample_is_late(second: int) -> None:
+def test_the_rate_of_messages_in_does_not_drop_where_the_sample_is_late(second):
     """Samples of the present minute come in its middle, or up to 30 seconds later."""
     recent = Recent()
     for minutes in range(1, 60):
@@ -196,9 +182,7 @@ def test_the_rate_of_messages_in_does_not_drop_where_the_sample_is_late(second: 
     assert before == recent.per_minute(second) == (100, 0)
 
 
-def test_failures_of_now_are_an_alert_with_the_newest_error(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_failures_of_now_are_an_alert_with_the_newest_error(operator, orders):
     consumer("orders")
     happened(20, completed=10_000, retried=10)
     calm = alerts(operator)
@@ -218,9 +202,7 @@ def test_failures_of_now_are_an_alert_with_the_newest_error(
     ]
 
 
-def test_an_alert_stays_what_it_is_while_failures_go_on(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_an_alert_stays_what_it_is_while_failures_go_on(operator, orders):
     """Four of a hundred attempts fail in each minute; a refresh must not find another colour."""
     consumer("orders")
     told = set()
@@ -232,14 +214,14 @@ def test_an_alert_stays_what_it_is_while_failures_go_on(
     assert told == {"Failing"}
 
 
-def test_failures_that_are_over_are_a_warning(operator: Client, orders: BoundQueue) -> None:
+def test_failures_that_are_over_are_a_warning(operator, orders):
     happened(20, completed=10, failed=10)
     happened(0, completed=20)
 
     assert alerts(operator) == ["▲ Failed orders 10 of 40 attempts failed in the last hour"]
 
 
-def test_a_number_of_failures_leads_to_them(operator: Client, orders: BoundQueue) -> None:
+def test_a_number_of_failures_leads_to_them(operator, orders):
     dead = Message.objects.create_queue("dead")
     Message.objects.create_queue("mails", dead_letter_queue=dead)
     for name in ("mails", "orders"):
@@ -260,8 +242,8 @@ def test_a_number_of_failures_leads_to_them(operator: Client, orders: BoundQueue
 
 
 def test_failures_of_queues_without_a_consumer_are_counted_from_their_rows(
-    operator: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    operator, orders, monkeypatch
+):
     orders.send_batch([1] * 5)
     for message in orders.read(qty=5):
         message.reject("no")
@@ -275,22 +257,20 @@ def test_failures_of_queues_without_a_consumer_are_counted_from_their_rows(
     assert busy["completed_last_hour"] is None  # unknown, and not zero
 
 
-def test_few_failures_among_many_are_none(operator: Client, orders: BoundQueue) -> None:
+def test_few_failures_among_many_are_none(operator, orders):
     happened(1, completed=97, failed=3)
 
     assert alerts(operator) == []
 
 
-def test_dead_letters_are_an_alert(operator: Client, orders: BoundQueue) -> None:
+def test_dead_letters_are_an_alert(operator, orders):
     Message.objects.create_queue("source", dead_letter_queue="orders")
     orders.send(1)
 
     assert alerts(operator) == ["▲ Dead letters orders 1 from source, the oldest for 0 s"]
 
 
-def test_a_paused_queue_is_an_alert_while_something_waits(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_a_paused_queue_is_an_alert_while_something_waits(operator, orders):
     Queue.objects.update(paused=True)
     empty = alerts(operator)
     orders.send(1)
@@ -300,9 +280,7 @@ def test_a_paused_queue_is_an_alert_while_something_waits(
     assert '<span class="chip warning">paused</span>' in page(operator, "queue")
 
 
-def test_a_queue_has_one_alert_with_its_first_cause_first(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_a_queue_has_one_alert_with_its_first_cause_first(operator, orders):
     orders.send(1)
     happened(1, completed=10, failed=10)
 
@@ -316,9 +294,7 @@ def test_a_queue_has_one_alert_with_its_first_cause_first(
     ]
 
 
-def test_alerts_after_the_fifth_are_folded_with_their_causes(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_alerts_after_the_fifth_are_folded_with_their_causes(operator, orders):
     for number in range(6):
         Message.objects.create_queue(f"q{number}")
         queue(f"q{number}").send(1)
@@ -332,7 +308,7 @@ def test_alerts_after_the_fifth_are_folded_with_their_causes(
     assert len(alerts(operator)) == 7
 
 
-def test_who_paused_a_queue_is_told(operator: Client, orders: BoundQueue) -> None:
+def test_who_paused_a_queue_is_told(operator, orders):
     orders.send(1)
     operator.post(reverse("admin:django_pgqueue_queue_pause", args=[Queue.objects.get().pk]))
 
@@ -340,7 +316,7 @@ def test_who_paused_a_queue_is_told(operator: Client, orders: BoundQueue) -> Non
     assert "since <time" in page(operator, "queue")
 
 
-def test_idle_queues_are_folded(operator: Client, orders: BoundQueue) -> None:
+def test_idle_queues_are_folded(operator, orders):
     queue("idle").create()
     orders.send(1)
 
@@ -350,9 +326,7 @@ def test_idle_queues_are_folded(operator: Client, orders: BoundQueue) -> None:
     assert text.index('title="orders"') < text.index("1 idle queue") < text.index('title="idle"')
 
 
-def test_equal_rows_do_not_swap_at_a_refresh(
-    operator: Client, orders: BoundQueue, sql: Callable[..., Any]
-) -> None:
+def test_equal_rows_do_not_swap_at_a_refresh(operator, orders, sql):
     for number in range(5):
         queue(f"q{number}").create()
         queue(f"q{number}").send(1)
@@ -369,7 +343,7 @@ def test_equal_rows_do_not_swap_at_a_refresh(
     assert list(overview(operator)) == first
 
 
-def test_the_totals_of_all_queues_are_above(operator: Client, orders: BoundQueue) -> None:
+def test_the_totals_of_all_queues_are_above(operator, orders):
     dead = Message.objects.create_queue("dead")
     Queue.objects.filter(name="orders").update(dead_letter_queue=dead)
     Queue.objects.forget_all()
@@ -389,9 +363,7 @@ def test_the_totals_of_all_queues_are_above(operator: Client, orders: BoundQueue
     }
 
 
-def test_the_worst_queue_is_first_or_queues_go_by_name(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_the_worst_queue_is_first_or_queues_go_by_name(operator, orders):
     for name in ("Z", "a"):
         queue(name).create()
     queue("Z").send(1)
@@ -402,7 +374,7 @@ def test_the_worst_queue_is_first_or_queues_go_by_name(
     assert overview(operator, q="\x00") == {}
 
 
-def test_queues_are_paused_and_resumed_by_a_button(operator: Client, orders: BoundQueue) -> None:
+def test_queues_are_paused_and_resumed_by_a_button(operator, orders):
     pk = Queue.objects.get().pk
     pause = reverse("admin:django_pgqueue_queue_pause", args=[pk])
     resume = reverse("admin:django_pgqueue_queue_resume", args=[pk])
@@ -422,7 +394,7 @@ def test_queues_are_paused_and_resumed_by_a_button(operator: Client, orders: Bou
     ]
 
 
-def test_pausing_takes_a_post_and_a_queue(operator: Client, orders: BoundQueue) -> None:
+def test_pausing_takes_a_post_and_a_queue(operator, orders):
     pause = reverse("admin:django_pgqueue_queue_pause", args=[Queue.objects.get().pk])
 
     assert operator.get(pause).status_code == 405
@@ -430,7 +402,7 @@ def test_pausing_takes_a_post_and_a_queue(operator: Client, orders: BoundQueue) 
     assert not Queue.objects.get().paused
 
 
-def test_programs_get_the_same(operator: Client, orders: BoundQueue) -> None:
+def test_programs_get_the_same(operator, orders):
     orders.send(1)
 
     response = operator.get(reverse("admin:django_pgqueue_overview_json"))
@@ -452,7 +424,7 @@ def test_programs_get_the_same(operator: Client, orders: BoundQueue) -> None:
     ]
 
 
-def test_programs_may_show_a_token(client: Client, orders: BoundQueue, settings: Any) -> None:
+def test_programs_may_show_a_token(client, orders, settings):
     url = reverse("admin:django_pgqueue_overview_json")
     without = client.get(url, headers={"Authorization": "Bearer None"})
     settings.PGQUEUE = {"OVERVIEW_TOKEN": "s3cret"}
@@ -464,18 +436,14 @@ def test_programs_may_show_a_token(client: Client, orders: BoundQueue, settings:
     assert json.loads(right.content)["queues"][0]["queue"] == "orders"
 
 
-def test_the_overview_is_for_those_who_may_view_queues(
-    staff: Callable[..., Client], orders: BoundQueue
-) -> None:
+def test_the_overview_is_for_those_who_may_view_queues(staff, orders):
     client = staff("view_message")
 
     for name in ("queue_changelist", "overview_json"):
         assert client.get(reverse(f"admin:django_pgqueue_{name}")).status_code == 403
 
 
-def test_a_refresh_takes_the_live_part_and_leaves_messages_alone(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_a_refresh_takes_the_live_part_and_leaves_messages_alone(operator, orders):
     operator.post(reverse("admin:django_pgqueue_queue_pause", args=[Queue.objects.get().pk]))
     url = reverse("admin:django_pgqueue_queue_changelist")
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError, connection
-from django.test import Client
 from django.urls import reverse
 
 from django_pgqueue.admin import messages_page, patience
@@ -18,9 +17,7 @@ PAGES = ["message_changelist", "queue_changelist", "message_failures", "rollup_c
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_that_takes_too_long_says_so(
-    admin_client: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_page_that_takes_too_long_says_so(admin_client, orders, monkeypatch, name):
     monkeypatch.setattr(patience, "SECONDS", 0.05)
     model = name.partition("_")[0]
     admin = "django_pgqueue.admin.base.PageAdmin.has_view_or_change_permission"
@@ -43,9 +40,7 @@ def test_a_page_that_takes_too_long_says_so(
     assert "took longer than 0.05 s" in response.content.decode()
 
 
-def test_an_action_has_more_time_than_a_page(
-    admin_client: Client, committed_orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, sql: Any
-) -> None:
+def test_an_action_has_more_time_than_a_page(admin_client, committed_orders, monkeypatch, sql):
     committed_orders.send(1)
     limits = []
 
@@ -97,8 +92,8 @@ def locked(committed_orders: BoundQueue) -> Iterator[int]:
     ],
 )
 def test_no_page_and_no_action_waits_for_a_lock_for_ever(
-    admin_client: Client, locked: int, monkeypatch: pytest.MonkeyPatch, method: str, name: str
-) -> None:
+    admin_client, locked, monkeypatch, method, name
+):
     monkeypatch.setattr(patience, "SECONDS", 0.1)
     args = [] if name in ("overview_json", "message_changelist") else [locked]
     query = {"export": "jsonl", "state": "ready"} if name == "message_changelist" else {}
@@ -111,9 +106,7 @@ def test_no_page_and_no_action_waits_for_a_lock_for_ever(
     assert response.status_code == 503
 
 
-def test_an_export_under_way_waits_for_no_lock_either(
-    admin_client: Client, locked: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_under_way_waits_for_no_lock_either(admin_client, locked, monkeypatch):
     monkeypatch.setattr(messages_page, "SECONDS", 0.1)
     found = Looked([Found(locked, "", 1)], None, 0)
     monkeypatch.setattr(Search, "find", lambda *args, **kwargs: found)

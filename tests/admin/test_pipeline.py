@@ -8,26 +8,17 @@ from typing import Any
 
 import pytest
 from django.db.models import F
-from django.test import Client
 from django.urls import reverse
 
 from django_pgqueue.admin import export_health
-from django_pgqueue.models import (
-    ArchivedMessage,
-    BoundQueue,
-    ExportRun,
-    Lake,
-    Queue,
-    Rollup,
-    RollupRun,
-)
+from django_pgqueue.models import ArchivedMessage, ExportRun, Lake, Queue, Rollup, RollupRun
 from tests.actors import Actor, execute
 
 NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.timezone.utc)
 
 
 @pytest.mark.parametrize("model", [Lake, ExportRun, Rollup, RollupRun])
-def test_list_and_page_show_what_a_job_wrote(admin_client: Client, model: type) -> None:
+def test_list_and_page_show_what_a_job_wrote(admin_client, model):
     lake = Lake.objects.create(path="/lake")
     run = ExportRun.objects.create(lake=lake, rows=7, bytes=2048)
     rollup = Rollup.objects.create(queue_name="orders", seconds=3600, bucket=NOW)
@@ -59,9 +50,7 @@ def exporting(actor: Actor, path: str) -> None:
         ("FAILED", "no space", True, "failed, resumed by run"),
     ],
 )
-def test_run_says_whether_it_runs_or_failed_and_why(
-    admin_client: Client, state: str, error: str, resumed: bool, told: str
-) -> None:
+def test_run_says_whether_it_runs_or_failed_and_why(admin_client, state, error, resumed, told):
     lake = Lake.objects.create(path="/lake")
     run = ExportRun.objects.create(lake=lake, state=state, error=error)
     if resumed:
@@ -74,9 +63,7 @@ def test_run_says_whether_it_runs_or_failed_and_why(
     assert cells[-1].startswith(told)
 
 
-def test_run_is_running_while_its_session_lives(
-    admin_client: Client, committed: None, actor: Actor
-) -> None:
+def test_run_is_running_while_its_session_lives(admin_client, committed, actor):
     lake = Lake.objects.create(path="/lake/that/runs")
     ExportRun.objects.create(lake=lake)
     exporting(actor, lake.path)
@@ -98,8 +85,8 @@ def failing_lake(**values: Any) -> Lake:
 
 @pytest.mark.parametrize("late", [True, False])
 def test_overview_names_a_lake_whose_exports_fail_or_are_late_and_what_it_holds_back(
-    admin_client: Client, orders: BoundQueue, late: bool
-) -> None:
+    admin_client, orders, late
+):
     failing_lake(holds_retention=True)
     if late:
         ExportRun.objects.filter(state="FAILED").delete()
@@ -116,7 +103,7 @@ def test_overview_names_a_lake_whose_exports_fail_or_are_late_and_what_it_holds_
     assert reverse("admin:django_pgqueue_exportrun_changelist") in page
 
 
-def test_lake_that_has_everything_is_no_alert(admin_client: Client, orders: BoundQueue) -> None:
+def test_lake_that_has_everything_is_no_alert(admin_client, orders):
     failing_lake()
     ExportRun.objects.filter(state="FAILED").delete()
 
@@ -126,7 +113,7 @@ def test_lake_that_has_everything_is_no_alert(admin_client: Client, orders: Boun
 
 
 @pytest.mark.parametrize("text", ["null", "", "[]"])
-def test_lake_without_names_takes_all_queues(admin_client: Client, text: str) -> None:
+def test_lake_without_names_takes_all_queues(admin_client, text):
     lake = Lake.objects.create(path="/lake", queues=["orders"])
     url = reverse("admin:django_pgqueue_lake_change", args=[lake.pk])
 
@@ -136,7 +123,7 @@ def test_lake_without_names_takes_all_queues(admin_client: Client, text: str) ->
 
 
 @pytest.mark.parametrize("text", ["7", "{}", "[1]", "[null]"])
-def test_lake_takes_names_only(admin_client: Client, text: str) -> None:
+def test_lake_takes_names_only(admin_client, text):
     lake = Lake.objects.create(path="/lake", queues=["orders"])
     url = reverse("admin:django_pgqueue_lake_change", args=[lake.pk])
 

@@ -106,9 +106,7 @@ def scrape() -> dict[str, float]:
     return {**told, "visible": visible}
 
 
-def test_a_message_stands_in_the_same_place_wherever_one_asks(
-    orders: BoundQueue, check: Callable[..., None], dead: int
-) -> None:
+def test_a_message_stands_in_the_same_place_wherever_one_asks(orders, check, dead):
     check({})
     pk = orders.send("it")
     check({pk: READY})
@@ -126,9 +124,7 @@ def test_a_message_stands_in_the_same_place_wherever_one_asks(
     check({})
 
 
-def test_a_message_of_a_group_stands_in_the_same_place_wherever_one_asks(
-    orders: BoundQueue, check: Callable[..., None], dead: int
-) -> None:
+def test_a_message_of_a_group_stands_in_the_same_place_wherever_one_asks(orders, check, dead):
     head, pk = orders.send_batch([1, 2], group="g")
     check({head: READY, pk: WAITING})  # the group has no head yet
     orders.set_vt(head, 60)
@@ -145,9 +141,7 @@ def test_a_message_of_a_group_stands_in_the_same_place_wherever_one_asks(
     check({pk: DUE})
 
 
-def test_messages_of_a_batch_stand_in_the_same_place_wherever_one_asks(
-    orders: BoundQueue, check: Callable[..., None], dead: int, sql: Any
-) -> None:
+def test_messages_of_a_batch_stand_in_the_same_place_wherever_one_asks(orders, check, dead, sql):
     ids = orders.send_batch(list(range(20)))
     later = orders.send("later", delay=60)
     values = {
@@ -210,9 +204,7 @@ def tell(operator: Client) -> Callable[[dict[int, str]], None]:
     return tell_all
 
 
-def test_a_message_waits_for_the_same_reason_wherever_one_asks(
-    orders: BoundQueue, tell: Callable[..., None]
-) -> None:
+def test_a_message_waits_for_the_same_reason_wherever_one_asks(orders, tell):
     pk = orders.send("it", delay=60)
     tell({pk: "scheduled"})
     orders.set_vt(pk, 0)
@@ -227,9 +219,7 @@ def test_a_message_waits_for_the_same_reason_wherever_one_asks(
 
 
 @pytest.mark.parametrize(("limits", "reason"), [({"limit": 1}, "limit"), ({"rate": "1/h"}, "rate")])
-def test_a_message_waits_for_its_queue_wherever_one_asks(
-    orders: BoundQueue, tell: Callable[..., None], limits: dict[str, Any], reason: str
-) -> None:
+def test_a_message_waits_for_its_queue_wherever_one_asks(orders, tell, limits, reason):
     Queue.objects.update(**limits)
     first, pk, due = orders.send_batch([1, 2, 3])
     tell({})
@@ -241,9 +231,7 @@ def test_a_message_waits_for_its_queue_wherever_one_asks(
     tell({pk: "queue_paused", due: "queue_paused"})
 
 
-def test_a_message_waits_for_its_group_wherever_one_asks(
-    orders: BoundQueue, tell: Callable[..., None]
-) -> None:
+def test_a_message_waits_for_its_group_wherever_one_asks(orders, tell):
     head, pk = orders.send_batch([1, 2], group="g")
     tell({})
     [message] = lease("orders")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from django.db import connection
@@ -15,8 +13,8 @@ from django.urls import reverse
 from django.utils.timezone import now
 
 from django_pgqueue import queue
-from django_pgqueue.models import BoundQueue, Message, Process, PurgeMark, Queue
-from tests.actors import Actor, begin, execute, rollback
+from django_pgqueue.models import Message, Process, PurgeMark, Queue
+from tests.actors import begin, execute, rollback
 from tests.admin.conftest import page, plain
 from tests.leasing import lease
 
@@ -27,9 +25,7 @@ def database(client: Client) -> str:
     return response.content.decode()
 
 
-def test_consumers_are_shown_with_what_they_have_in_hand(
-    admin_client: Client, orders: BoundQueue, sql: Any
-) -> None:
+def test_consumers_are_shown_with_what_they_have_in_hand(admin_client, orders, sql):
     pk = orders.send(1)
     orders.read()
     sql("UPDATE pgqueue_deferred SET last_read_at = last_read_at - interval '75 s'")
@@ -55,17 +51,13 @@ def test_consumers_are_shown_with_what_they_have_in_hand(
         ({"heartbeat_at": now() - dt.timedelta(hours=1)}, "no heartbeat"),
     ],
 )
-def test_consumers_are_shown_with_their_state(
-    admin_client: Client, values: dict[str, Any], told: str
-) -> None:
+def test_consumers_are_shown_with_their_state(admin_client, values, told):
     Process.objects.create(host="web-1", pid=7, version="1", queues=["orders"], **values)
 
     assert told in page(admin_client, "process").partition("<tbody>")[2]
 
 
-def test_a_consumer_that_was_killed_is_shown_for_a_day_with_what_it_held(
-    admin_client: Client, orders: BoundQueue
-) -> None:
+def test_a_consumer_that_was_killed_is_shown_for_a_day_with_what_it_held(admin_client, orders):
     killed = Process.objects.create(host="web-1", pid=7, version="1", queues=["orders"])
     orders.send_batch(range(3))
     lease(Queue.objects.get(name="orders"), qty=2, process_id=killed.pk)
@@ -93,7 +85,7 @@ def overview_of(client: Client) -> str:
     return plain(page(client, "queue"))
 
 
-def test_rows_of_dead_consumers_are_deleted_after_a_day(db: None) -> None:
+def test_rows_of_dead_consumers_are_deleted_after_a_day(db):
     old, new = (
         Process.objects.create(host=host, pid=7, version="1", queues=[]) for host in ("old", "new")
     )
@@ -106,7 +98,7 @@ def test_rows_of_dead_consumers_are_deleted_after_a_day(db: None) -> None:
     assert not Process.objects.exists()
 
 
-def test_the_silent_ones_come_first(admin_client: Client) -> None:
+def test_the_silent_ones_come_first(admin_client):
     for minutes in (0, 60, 1):
         Process.objects.create(
             host=f"silent-for-{minutes}",
@@ -120,16 +112,14 @@ def test_the_silent_ones_come_first(admin_client: Client) -> None:
     assert found == ["60", "1", "0"]
 
 
-def test_anything_may_stand_in_what_a_process_works_on(admin_client: Client) -> None:
+def test_anything_may_stand_in_what_a_process_works_on(admin_client):
     for told in ([], "x", {"orders": "x"}, {"orders": ["x", None]}, {"orders": {}}):
         Process.objects.create(host="web", pid=7, version="1", working_on=told)
 
     assert page(admin_client, "process").count("web:7") == 5
 
 
-def test_consumers_cost_the_same_however_many_there_are(
-    admin_client: Client, orders: BoundQueue
-) -> None:
+def test_consumers_cost_the_same_however_many_there_are(admin_client, orders):
     counts = []
     for _ in range(2):
         ids = orders.send_batch([1] * 5)
@@ -144,9 +134,7 @@ def test_consumers_cost_the_same_however_many_there_are(
     assert counts[0] == counts[1]
 
 
-def test_the_database_shows_its_hot_tables_and_retention(
-    admin_client: Client, orders: BoundQueue
-) -> None:
+def test_the_database_shows_its_hot_tables_and_retention(admin_client, orders):
     daily = Message.objects.create_queue("daily", retention=dt.timedelta(days=7))
     PurgeMark.objects.update_or_create(queue=daily, defaults={"below_xid": 7})
 
@@ -160,9 +148,7 @@ def test_the_database_shows_its_hot_tables_and_retention(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_database_names_the_oldest_transaction(
-    admin_client: Client, actor: Actor, committed: None
-) -> None:
+def test_the_database_names_the_oldest_transaction(admin_client, actor, committed):
     actor.do(begin)
     actor.do(execute, "SELECT count(*) FROM pgqueue_queue")
 
@@ -174,9 +160,7 @@ def test_the_database_names_the_oldest_transaction(
     actor.do(rollback)
 
 
-def test_a_process_is_quieted_and_woken_from_the_page(
-    admin_client: Client, staff: Callable[..., Client], orders: BoundQueue
-) -> None:
+def test_a_process_is_quieted_and_woken_from_the_page(admin_client, staff, orders):
     process = Process.objects.create(host="web-1", pid=7, version="1", queues=["orders"])
     quiet = reverse("admin:django_pgqueue_process_quiet", args=[process.pk])
     wake = reverse("admin:django_pgqueue_process_wake", args=[process.pk])
@@ -195,9 +179,7 @@ def test_a_process_is_quieted_and_woken_from_the_page(
     assert f'action="{quiet}"' not in page(viewer, "process")
 
 
-def test_who_may_not_see_all_queues_of_a_process_may_not_quiet_it(
-    staff: Callable[..., Client], orders: BoundQueue, settings: Any
-) -> None:
+def test_who_may_not_see_all_queues_of_a_process_may_not_quiet_it(staff, orders, settings):
     queue("ann.mails").create()
     settings.PGQUEUE = {"QUEUES_FOR": "tests.admin.access.ours"}
     process = Process.objects.create(host="a", pid=7, version="1", queues=["ann.mails", "orders"])

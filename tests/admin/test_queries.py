@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from django.db import connection
-from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_pgqueue import queue
 from django_pgqueue.acks import Failure
-from django_pgqueue.models import BoundQueue, Message, Process, Queue
+from django_pgqueue.models import Message, Process, Queue
 from tests.admin import scenes
 from tests.admin.conftest import MOST, act, page, queries
 from tools.screenshots import pages
 
 
-def test_no_page_asks_more_than_12_times(client: Client, db: None) -> None:
+def test_no_page_asks_more_than_12_times(client, db):
     client.force_login(scenes.superuser())
     scenes.play()
     asked = {}
@@ -28,9 +27,7 @@ def test_no_page_asks_more_than_12_times(client: Client, db: None) -> None:
     assert {name: number for name, number in asked.items() if number > MOST} == {}
 
 
-def test_page_of_a_message_that_has_everything_asks_no_more_than_12_times(
-    client: Client, orders: BoundQueue
-) -> None:
+def test_page_of_a_message_that_has_everything_asks_no_more_than_12_times(client, orders):
     """A dead letter of 5 MB with failed attempts, group neighbours and a log."""
     client.force_login(scenes.superuser())
     dead = Message.objects.create_queue("dead")

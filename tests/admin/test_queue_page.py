@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from django.urls import reverse
 from django.utils.timezone import now
 
 from django_pgqueue import queue
-from django_pgqueue.models import Attempt, BoundQueue, History, Message, Process, Queue
+from django_pgqueue.models import Attempt, History, Message, Process, Queue
 from tests.admin.conftest import MOST, OF_PERMISSIONS, confirm, page, queries
 
 
@@ -43,7 +42,7 @@ def happened(ago: dt.timedelta, seconds: int = 60, process_id: int = 0, **counts
     )
 
 
-def test_an_hour_is_drawn_by_the_minute(operator: Client, orders: BoundQueue) -> None:
+def test_an_hour_is_drawn_by_the_minute(operator, orders):
     happened(dt.timedelta(minutes=1), sent=5, completed=3, failed=1, depth=7, oldest=90)
     happened(dt.timedelta(minutes=1), process_id=4, completed=2, waits={"0": 1}, runs={"4": 2})
 
@@ -58,7 +57,7 @@ def test_an_hour_is_drawn_by_the_minute(operator: Client, orders: BoundQueue) ->
     assert ["2.18 s"] * 3 in chart(text, "Run times")[:3]
 
 
-def test_days_are_drawn_by_the_hour_minutes_included(operator: Client, orders: BoundQueue) -> None:
+def test_days_are_drawn_by_the_hour_minutes_included(operator, orders):
     happened(dt.timedelta(hours=3), seconds=3600, completed=10)
     happened(dt.timedelta(minutes=0), completed=1)
     happened(dt.timedelta(minutes=0), process_id=4, completed=2)
@@ -72,7 +71,7 @@ def test_days_are_drawn_by_the_hour_minutes_included(operator: Client, orders: B
     assert len(chart(shown(operator, range="nonsense"), "Throughput")) == 60
 
 
-def test_consumers_errors_groups_and_storage_are_told(operator: Client, orders: BoundQueue) -> None:
+def test_consumers_errors_groups_and_storage_are_told(operator, orders):
     [first, *_] = orders.send_batch([1, 2, 3], group="customer <7>")
     pk = Queue.objects.get().pk
     Process.objects.create(
@@ -98,7 +97,7 @@ def test_consumers_errors_groups_and_storage_are_told(operator: Client, orders: 
     assert "Messages and their bodies" in text
 
 
-def test_a_page_of_one_queue_asks_as_often_as_any(operator: Client, orders: BoundQueue) -> None:
+def test_a_page_of_one_queue_asks_as_often_as_any(operator, orders):
     shown(operator)
     with CaptureQueriesContext(connection) as asked:
         shown(operator)
@@ -106,7 +105,7 @@ def test_a_page_of_one_queue_asks_as_often_as_any(operator: Client, orders: Boun
     assert queries(asked) <= MOST + OF_PERMISSIONS
 
 
-def test_a_queue_is_paused_on_its_page(operator: Client, orders: BoundQueue) -> None:
+def test_a_queue_is_paused_on_its_page(operator, orders):
     pk = Queue.objects.get().pk
     url = reverse("admin:django_pgqueue_queue_overview", args=[pk])
     pause = reverse("admin:django_pgqueue_queue_pause", args=[pk])
@@ -120,7 +119,7 @@ def test_a_queue_is_paused_on_its_page(operator: Client, orders: BoundQueue) -> 
     assert Queue.objects.get().paused
 
 
-def test_a_message_is_sent(operator: Client, orders: BoundQueue) -> None:
+def test_a_message_is_sent(operator, orders):
     url = reverse("admin:django_pgqueue_queue_send", args=[Queue.objects.get().pk])
 
     answer = operator.post(
@@ -143,9 +142,7 @@ def test_a_message_is_sent(operator: Client, orders: BoundQueue) -> None:
     assert LogEntry.objects.get().get_change_message() == f"Sent message {sent.pk}."
 
 
-def test_a_message_whose_unique_key_is_held_is_not_called_sent(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_a_message_whose_unique_key_is_held_is_not_called_sent(operator, orders):
     url = reverse("admin:django_pgqueue_queue_send", args=[Queue.objects.get().pk])
     first = orders.send(1, unique="order 7")
 
@@ -167,9 +164,7 @@ def test_a_message_whose_unique_key_is_held_is_not_called_sent(
         ({"delay": "7"}, "Write the unit too"),
     ],
 )
-def test_a_message_that_cannot_be_sent_says_why(
-    operator: Client, orders: BoundQueue, wrong: dict[str, str], told: str
-) -> None:
+def test_a_message_that_cannot_be_sent_says_why(operator, orders, wrong, told):
     url = reverse("admin:django_pgqueue_queue_send", args=[Queue.objects.get().pk])
 
     answer = operator.post(url, {"body": "1", **wrong})
@@ -178,9 +173,7 @@ def test_a_message_that_cannot_be_sent_says_why(
     assert not Message.objects.exists()
 
 
-def test_without_the_permission_there_is_no_button_and_no_way(
-    staff: Callable[..., Client], orders: BoundQueue
-) -> None:
+def test_without_the_permission_there_is_no_button_and_no_way(staff, orders):
     client = staff("view_queue")
     pk = Queue.objects.get().pk
 
@@ -192,9 +185,7 @@ def test_without_the_permission_there_is_no_button_and_no_way(
         assert client.post(url).status_code == 403
 
 
-def test_the_page_is_of_queues_that_may_be_seen(
-    staff: Callable[..., Client], orders: BoundQueue, settings: Any
-) -> None:
+def test_the_page_is_of_queues_that_may_be_seen(staff, orders, settings):
     settings.PGQUEUE = {"QUEUES_FOR": "tests.admin.access.ours"}
     queue("mails").create()
     client = staff("view_queue", "send_message")
@@ -206,7 +197,7 @@ def test_the_page_is_of_queues_that_may_be_seen(
         assert client.get(url).status_code == 404
 
 
-def test_dead_letters_are_redriven_from_their_queue(operator: Client, orders: BoundQueue) -> None:
+def test_dead_letters_are_redriven_from_their_queue(operator, orders):
     Message.objects.create_queue("mails", dead_letter_queue="orders")
     queue("mails").send_batch([1, 2, 3])
     for message in queue("mails").read(qty=2):
@@ -223,9 +214,7 @@ def test_dead_letters_are_redriven_from_their_queue(operator: Client, orders: Bo
     assert (orders.metrics().length, queue("mails").metrics().length) == (0, 3)
 
 
-def test_without_the_permission_nothing_is_redriven(
-    staff: Callable[..., Client], orders: BoundQueue
-) -> None:
+def test_without_the_permission_nothing_is_redriven(staff, orders):
     client = staff("view_queue", "view_message")
     url = reverse("admin:django_pgqueue_queue_redrive", args=[Queue.objects.get().pk])
 
@@ -245,9 +234,7 @@ def test_without_the_permission_nothing_is_redriven(
     ],
     ids=["surrogate", "nul", "nan", "infinity", "digits", "open", "nested"],
 )
-def test_a_body_that_cannot_be_stored_is_an_error_of_the_form(
-    operator: Client, orders: BoundQueue, body: str
-) -> None:
+def test_a_body_that_cannot_be_stored_is_an_error_of_the_form(operator, orders, body):
     url = reverse("admin:django_pgqueue_queue_send", args=[Queue.objects.get().pk])
 
     response = operator.post(url, {"body": body, "priority": "0"})

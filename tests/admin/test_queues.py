@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from django_pgqueue import queue
 from django_pgqueue.admin import queue_page
 from django_pgqueue.errors import QueueBusy
 from django_pgqueue.maintenance.partitions import AHEAD
-from django_pgqueue.models import BoundQueue, Message, PurgeMark, Queue
+from django_pgqueue.models import Message, PurgeMark, Queue
 from tests.admin.conftest import confirm, page
 
 SETTINGS = {"name": "mails", "visibility_timeout": 60, "max_deliveries": 20, "notify": "on"}
@@ -32,7 +31,7 @@ def posted(client: Client, view: str, *args: object, **data: Any) -> str:
     return response.content.decode()
 
 
-def test_adding_a_queue_makes_its_tables(operator: Client) -> None:
+def test_adding_a_queue_makes_its_tables(operator):
     posted(operator, "add", **SETTINGS)
 
     assert queue("mails").send(1)
@@ -56,16 +55,14 @@ def test_adding_a_queue_makes_its_tables(operator: Client) -> None:
         pytest.param({"group_burst": 5}, "group_burst needs a group_rate", id="burst"),
     ],
 )
-def test_form_refuses_what_create_queue_refuses(
-    operator: Client, orders: BoundQueue, wrong: dict[str, Any], message: str
-) -> None:
+def test_form_refuses_what_create_queue_refuses(operator, orders, wrong, message):
     text = posted(operator, "add", **{**SETTINGS, **wrong})
 
     assert text.count(message) == 1
     assert Queue.objects.count() == 1
 
 
-def test_settings_are_changed_and_the_name_is_not(operator: Client, orders: BoundQueue) -> None:
+def test_settings_are_changed_and_the_name_is_not(operator, orders):
     pk = Queue.objects.get().pk
 
     posted(
@@ -91,7 +88,7 @@ def test_settings_are_changed_and_the_name_is_not(operator: Client, orders: Boun
     assert not changed.notify
 
 
-def test_a_queue_is_not_its_own_dead_letter_queue(operator: Client, orders: BoundQueue) -> None:
+def test_a_queue_is_not_its_own_dead_letter_queue(operator, orders):
     pk = Queue.objects.get().pk
 
     text = posted(operator, "change", pk, visibility_timeout=5, dead_letter_queue=pk)
@@ -99,7 +96,7 @@ def test_a_queue_is_not_its_own_dead_letter_queue(operator: Client, orders: Boun
     assert "cannot be its own dead-letter queue" in text
 
 
-def test_dead_letters_do_not_go_round(operator: Client, orders: BoundQueue) -> None:
+def test_dead_letters_do_not_go_round(operator, orders):
     first = Message.objects.create_queue("first", dead_letter_queue="orders")
     second = Message.objects.create_queue("second", dead_letter_queue=first)
     pk = Queue.objects.get(name="orders").pk
@@ -113,7 +110,7 @@ def test_dead_letters_do_not_go_round(operator: Client, orders: BoundQueue) -> N
     assert Queue.objects.get(name="orders").dead_letter_queue is None
 
 
-def test_spans_are_shown_as_they_are_written(operator: Client, orders: BoundQueue) -> None:
+def test_spans_are_shown_as_they_are_written(operator, orders):
     Queue.objects.update(retention=dt.timedelta(days=7), unique_window=dt.timedelta(hours=36))
 
     text = page(operator, "queue", "change", Queue.objects.get().pk)
@@ -122,16 +119,14 @@ def test_spans_are_shown_as_they_are_written(operator: Client, orders: BoundQueu
     assert 'value="1d 12h"' in text
 
 
-def test_an_address_with_nul_is_refused(operator: Client, orders: BoundQueue) -> None:
+def test_an_address_with_nul_is_refused(operator, orders):
     for model in ("message", "rollup"):
         for name in ("q", "state", "queue", "p", "o"):
             url = reverse(f"admin:django_pgqueue_{model}_changelist")
             assert operator.get(url, {name: "\x00"}).status_code == 400
 
 
-def test_a_queues_page_shows_the_partitions_and_when_something_was_removed(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_a_queues_page_shows_the_partitions_and_when_something_was_removed(operator, orders):
     daily = Message.objects.create_queue("daily", partition_interval=86_400, retention=1)
     PurgeMark.objects.create(queue=daily, below_xid=7)
 
@@ -144,9 +139,7 @@ def test_a_queues_page_shows_the_partitions_and_when_something_was_removed(
     assert "Partitions by time" not in plain
 
 
-def test_a_queues_page_lists_the_groups_with_their_own_limits(
-    operator: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_queues_page_lists_the_groups_with_their_own_limits(operator, orders, monkeypatch):
     pk = Queue.objects.get().pk
     before = page(operator, "queue", "overview", pk)
     orders.group("customer 12").limit(50)
@@ -166,7 +159,7 @@ def test_a_queues_page_lists_the_groups_with_their_own_limits(
     ]
 
 
-def test_deleting_says_what_goes_and_drops_it(operator: Client, orders: BoundQueue) -> None:
+def test_deleting_says_what_goes_and_drops_it(operator, orders):
     orders.send_batch(list(range(12)))
     orders.archive(orders.read(qty=2))
     pk = Queue.objects.get().pk
@@ -182,9 +175,7 @@ def test_deleting_says_what_goes_and_drops_it(operator: Client, orders: BoundQue
     assert not Queue.objects.exists()
 
 
-def test_a_dead_letter_queue_is_not_deleted_under_its_source(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_a_dead_letter_queue_is_not_deleted_under_its_source(operator, orders):
     Message.objects.create_queue("source", dead_letter_queue="orders")
     pk = Queue.objects.get(name="orders").pk
 
@@ -195,9 +186,7 @@ def test_a_dead_letter_queue_is_not_deleted_under_its_source(
     assert Queue.objects.count() == 2
 
 
-def test_a_busy_queue_is_said_to_be_busy(
-    operator: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_busy_queue_is_said_to_be_busy(operator, orders, monkeypatch):
     def busy(self: Queue, **kwargs: Any) -> None:
         raise QueueBusy(self.name, 30)
 
@@ -209,7 +198,7 @@ def test_a_busy_queue_is_said_to_be_busy(
     assert Queue.objects.exists()
 
 
-def test_purging_asks_first(operator: Client, orders: BoundQueue) -> None:
+def test_purging_asks_first(operator, orders):
     orders.send_batch([1, 2, 3])
 
     text = page(operator, "queue", "purge", Queue.objects.get().pk)
@@ -218,9 +207,7 @@ def test_purging_asks_first(operator: Client, orders: BoundQueue) -> None:
     assert orders.metrics().length == 3
 
 
-def test_the_way_back_looks_as_on_the_admins_own_pages(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_the_way_back_looks_as_on_the_admins_own_pages(operator, orders):
     queue = Queue.objects.get()
     own = operator.get(f"/admin/django_pgqueue/queue/{queue.pk}/history/").content.decode()
 
@@ -230,7 +217,7 @@ def test_the_way_back_looks_as_on_the_admins_own_pages(
     assert text.count(tag) == 1
 
 
-def test_purging_empties_the_queue_and_is_logged(operator: Client, orders: BoundQueue) -> None:
+def test_purging_empties_the_queue_and_is_logged(operator, orders):
     orders.send_batch([1, 2, 3])
     orders.archive(orders.read())
 
@@ -243,9 +230,7 @@ def test_purging_empties_the_queue_and_is_logged(operator: Client, orders: Bound
     assert [text.partition(":")[0] for text in told] == ["2 messages purged"]
 
 
-def test_who_may_only_view_changes_nothing(
-    staff: Callable[..., Client], orders: BoundQueue
-) -> None:
+def test_who_may_only_view_changes_nothing(staff, orders):
     orders.send(1)
     client = staff("view_queue")
     pk = Queue.objects.get().pk

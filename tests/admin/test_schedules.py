@@ -12,7 +12,7 @@ from django.test import Client
 from django.urls import reverse
 
 from django_pgqueue.errors import QueueNotFound
-from django_pgqueue.models import BoundQueue, Message, Queue, Schedule
+from django_pgqueue.models import Message, Queue, Schedule
 from tests.admin.conftest import page, plain
 
 FORM = {
@@ -38,7 +38,7 @@ def posted(client: Client, view: str, *args: object, **data: object) -> str:
     return response.content.decode()
 
 
-def test_a_schedule_is_made_and_changed(planner: Client, orders: BoundQueue) -> None:
+def test_a_schedule_is_made_and_changed(planner, orders):
     orders_pk = Queue.objects.get(name="orders").pk
 
     posted(planner, "add", queue=orders_pk)
@@ -65,9 +65,7 @@ def test_a_schedule_is_made_and_changed(planner: Client, orders: BoundQueue) -> 
         ({"body": r'"\u0000"'}, "This is not JSON"),
     ],
 )
-def test_what_makes_no_sense_is_said_in_the_form(
-    planner: Client, orders: BoundQueue, data: dict[str, str], message: str
-) -> None:
+def test_what_makes_no_sense_is_said_in_the_form(planner, orders, data, message):
     text = posted(planner, "add", queue=Queue.objects.get(name="orders").pk, **data)
 
     assert message in text
@@ -88,7 +86,7 @@ def often(body: Any = None) -> Schedule:
     )
 
 
-def test_schedules_are_paused_and_resumed(planner: Client, orders: BoundQueue) -> None:
+def test_schedules_are_paused_and_resumed(planner, orders):
     made = often()
     before = made.next_run_at
 
@@ -99,7 +97,7 @@ def test_schedules_are_paused_and_resumed(planner: Client, orders: BoundQueue) -
     assert made.next_run_at > before
 
 
-def test_a_schedule_is_run_now(planner: Client, orders: BoundQueue) -> None:
+def test_a_schedule_is_run_now(planner, orders):
     made = often({"report": "sales"})
 
     text = press(planner, "run", made.pk)
@@ -111,9 +109,7 @@ def test_a_schedule_is_run_now(planner: Client, orders: BoundQueue) -> None:
     assert (again.next_run_at, again.last_run_at) == (made.next_run_at, None)
 
 
-def test_a_schedule_that_cannot_be_sent_says_why(
-    planner: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_schedule_that_cannot_be_sent_says_why(planner, orders, monkeypatch):
     def fail(self: Schedule) -> int:
         raise QueueNotFound("orders", "default")
 
@@ -122,9 +118,7 @@ def test_a_schedule_that_cannot_be_sent_says_why(
     assert "orders" in press(planner, "run", often().pk).partition('class="error"')[2]
 
 
-def test_the_page_of_a_schedule_has_its_next_and_last_ticks(
-    planner: Client, orders: BoundQueue
-) -> None:
+def test_the_page_of_a_schedule_has_its_next_and_last_ticks(planner, orders):
     made = often()
     at = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
     Schedule.objects.update(next_run_at=at)
@@ -144,7 +138,7 @@ def test_the_page_of_a_schedule_has_its_next_and_last_ticks(
     assert "field-next_ticks" not in page(planner, "schedule", "add")
 
 
-def test_its_inputs_are_one_line_each(planner: Client, orders: BoundQueue) -> None:
+def test_its_inputs_are_one_line_each(planner, orders):
     text = page(planner, "schedule", "change", often().pk)
 
     assert text.count("<textarea") == 1  # the body
@@ -152,9 +146,7 @@ def test_its_inputs_are_one_line_each(planner: Client, orders: BoundQueue) -> No
     assert 'name="interval" value="1min"' in text
 
 
-def test_a_schedule_that_ended_is_shown_and_goes_on_as_the_admins(
-    planner: Client, orders: BoundQueue
-) -> None:
+def test_a_schedule_that_ended_is_shown_and_goes_on_as_the_admins(planner, orders):
     Schedule.objects.declare("nightly", "orders", using="default", interval=dt.timedelta(days=1))
     [ended] = Schedule.objects.end(["nightly"], using="default")
     assert "▲ ended" in plain(page(planner, "schedule"))
@@ -166,9 +158,7 @@ def test_a_schedule_that_ended_is_shown_and_goes_on_as_the_admins(
     assert ended.next_run_at > dt.datetime.now(dt.timezone.utc)
 
 
-def test_who_may_only_view_presses_nothing(
-    staff: Callable[..., Client], orders: BoundQueue
-) -> None:
+def test_who_may_only_view_presses_nothing(staff, orders):
     client, made = staff("view_schedule"), often()
 
     for name in ("run", "pause", "resume"):
@@ -178,9 +168,7 @@ def test_who_may_only_view_presses_nothing(
     assert not Message.objects.exists()
 
 
-def test_schedules_of_other_queues_are_out_of_sight(
-    planner: Client, orders: BoundQueue, settings: Any
-) -> None:
+def test_schedules_of_other_queues_are_out_of_sight(planner, orders, settings):
     orders_pk = Queue.objects.get(name="orders").pk
     posted(planner, "add", queue=orders_pk)
     settings.PGQUEUE = {"QUEUES_FOR": "tests.admin.access.ours"}

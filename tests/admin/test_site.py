@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 
 import pytest
 from django.contrib import admin
@@ -11,7 +10,7 @@ from django.test import Client
 from django.urls import path
 
 from django_pgqueue.admin import MessageAdmin, QueueAdmin, overview_page, patience
-from django_pgqueue.models import BoundQueue, Message, Queue
+from django_pgqueue.models import Message, Queue
 from tests.admin.conftest import answer
 
 site = admin.AdminSite(name="operations")
@@ -30,9 +29,7 @@ def ann(db: None) -> Client:
     return client
 
 
-def test_pages_link_to_what_is_registered_only(
-    ann: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_link_to_what_is_registered_only(ann, orders, monkeypatch):
     done, failed, left = orders.send_batch([1, 2, 3])
     orders.archive(done)
     for message in orders.read():
@@ -56,7 +53,7 @@ def test_pages_link_to_what_is_registered_only(
         assert "/process/" not in text
 
 
-def test_a_bulk_action_that_has_no_page_is_told_of(ann: Client, orders: BoundQueue) -> None:
+def test_a_bulk_action_that_has_no_page_is_told_of(ann, orders):
     orders.send_batch(list(range(60)))
     url = "/operations/django_pgqueue/message/?state=ready"
     asked = ann.post(url, {"action": "cancel", "select_across": "1"}).content.decode()
@@ -67,16 +64,14 @@ def test_a_bulk_action_that_has_no_page_is_told_of(ann: Client, orders: BoundQue
     assert orders.metrics().length == 0
 
 
-def test_a_slow_page_is_told_of_here_too(
-    ann: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, sql: Any
-) -> None:
+def test_a_slow_page_is_told_of_here_too(ann, orders, monkeypatch, sql):
     monkeypatch.setattr(patience, "SECONDS", 0.05)
     monkeypatch.setattr(overview_page, "look", lambda *args, **kwargs: sql("SELECT pg_sleep(60)"))
 
     assert ann.get("/operations/django_pgqueue/queue/").status_code == 503
 
 
-def test_alerts_are_text_where_there_is_no_page(ann: Client, orders: BoundQueue) -> None:
+def test_alerts_are_text_where_there_is_no_page(ann, orders):
     orders.send(1)
 
     text = ann.get("/operations/django_pgqueue/queue/").content.decode()

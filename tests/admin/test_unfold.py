@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
-from django.test import Client
 from django.urls import reverse
 
-from django_pgqueue.models import BoundQueue, Queue
+from django_pgqueue.models import Queue
 from tests.admin import scenes
 from tests.admin.browsing import RULES_OF_LOOKS, faults
 from tests.admin.conftest import page
@@ -43,9 +41,7 @@ def policy() -> str:
     return "tests.admin.csp.of_unfold"
 
 
-def test_our_pages_lead_to_one_another_and_say_which_one_they_are(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_our_pages_lead_to_one_another_and_say_which_one_they_are(operator, orders):
     pk = Queue.objects.get(name="orders").pk
 
     of_queue = page(operator, "queue", "overview", pk)
@@ -57,7 +53,7 @@ def test_our_pages_lead_to_one_another_and_say_which_one_they_are(
     assert NAV in page(operator, "bulkaction")
 
 
-def test_a_queue_is_dropped_by_its_name(operator: Client, orders: BoundQueue) -> None:
+def test_a_queue_is_dropped_by_its_name(operator, orders):
     queue = Queue.objects.get(name="orders")
 
     asked = page(operator, "queue", "delete", queue.pk)
@@ -73,9 +69,7 @@ def test_a_queue_is_dropped_by_its_name(operator: Client, orders: BoundQueue) ->
 @pytest.mark.browser
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_our_content_fits_its_window_and_has_contrast(
-    visit: Callable[..., Any], scheme: str
-) -> None:
+def test_our_content_fits_its_window_and_has_contrast(visit, scheme):
     """On desktop and phone. The theme's own parts of a page are not checked."""
     from tests.admin.unfold_site import DRAWN, OURS
 

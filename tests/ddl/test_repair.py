@@ -135,9 +135,7 @@ def place(orders: BoundQueue, batch: int = 10_000) -> tuple[int, int]:
         looked, placed, last = looked + seen, placed + done, reached
 
 
-def test_messages_inserted_without_triggers_get_their_place(
-    orders,
-):
+def test_messages_inserted_without_triggers_get_their_place(orders):
     run_sql("SET LOCAL session_replication_role = replica")
     orders.send_batch(range(5))
     orders.send("urgent", priority=7)

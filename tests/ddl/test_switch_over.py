@@ -75,9 +75,7 @@ def bodies(actor: Actor, name: str) -> list[Any]:
     return found
 
 
-def test_a_switch_over_loses_nothing_and_keeps_leases(
-    servers,
-):
+def test_a_switch_over_loses_nothing_and_keeps_leases(servers):
     old, new = servers
     with Actor({"default": Env.db_url_config(old.url())}) as blue:
         blue.do(manage, "migrate", "django_pgqueue", verbosity=0)
@@ -123,9 +121,7 @@ def test_a_switch_over_loses_nothing_and_keeps_leases(
         assert green.do(call, "send", "new", 1) > pk
 
 
-def test_ids_that_are_given_out_again_block_no_queue(
-    servers,
-):
+def test_ids_that_are_given_out_again_block_no_queue(servers):
     """Without the step that advances the sequences."""
     old, new = servers
     with Actor({"default": Env.db_url_config(old.url())}) as blue:

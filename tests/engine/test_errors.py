@@ -52,9 +52,7 @@ def kinds(orders: BoundQueue, sql: Callable[..., Any]) -> Callable[..., list[int
         ),
     ],
 )
-def test_errors_that_differ_in_numbers_and_ids_are_one_kind(
-    kinds: Callable[..., list[int]], one: str, other: str
-) -> None:
+def test_errors_that_differ_in_numbers_and_ids_are_one_kind(kinds, one, other):
     first, second, third = kinds(one, other, "something else")
 
     assert first == second != third
@@ -76,17 +74,13 @@ def test_errors_that_differ_in_numbers_and_ids_are_one_kind(
         ),
     ],
 )
-def test_errors_of_other_names_places_or_words_are_two_kinds(
-    kinds: Callable[..., list[int]], one: str, other: str
-) -> None:
+def test_errors_of_other_names_places_or_words_are_two_kinds(kinds, one, other):
     first, second = kinds(one, other)
 
     assert first != second
 
 
-def test_a_dead_letter_has_its_kind_and_its_source(
-    orders: BoundQueue, sql: Callable[..., Any]
-) -> None:
+def test_a_dead_letter_has_its_kind_and_its_source(orders, sql):
     dead = Message.objects.create_queue("dead")
     mails = Message.objects.create_queue("mails", dead_letter_queue=dead)
     for name in ("mails", "orders"):
@@ -101,9 +95,7 @@ def test_a_dead_letter_has_its_kind_and_its_source(
     assert letter == (kind, mails.pk, dead.pk)
 
 
-def test_deliveries_that_ran_out_are_told_apart_by_the_last_error(
-    orders: BoundQueue, sql: Callable[..., Any]
-) -> None:
+def test_deliveries_that_ran_out_are_told_apart_by_the_last_error(orders, sql):
     sql("UPDATE pgqueue_queue SET max_deliveries = 1")
     for error in ("no card 7", "no card 8", "no bank"):
         orders.send(error)
@@ -116,7 +108,7 @@ def test_deliveries_that_ran_out_are_told_apart_by_the_last_error(
     assert first == second != third
 
 
-def test_an_exception_has_a_kind_whatever_its_length(kinds: Callable[..., list[int]]) -> None:
+def test_an_exception_has_a_kind_whatever_its_length(kinds):
     def fall(depth: int) -> None:
         if depth:
             fall(depth - 1)
@@ -134,9 +126,7 @@ def test_an_exception_has_a_kind_whatever_its_length(kinds: Callable[..., list[i
     assert first == second
 
 
-def test_a_failure_that_is_sent_again_is_closed(
-    orders: BoundQueue, kinds: Callable[..., list[int]], sql: Callable[..., Any]
-) -> None:
+def test_a_failure_that_is_sent_again_is_closed(orders, kinds, sql):
     kinds("no card", "no bank")
     first, second = (pk for (pk,) in sql("SELECT id FROM pgqueue_archive ORDER BY id"))
 

@@ -276,9 +276,7 @@ def late_closes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[psycopg.Connec
         session.close()
 
 
-def test_the_next_call_does_not_wait_until_the_server_ends_the_session_of_the_last(
-    late_closes,
-):
+def test_the_next_call_does_not_wait_until_the_server_ends_the_session_of_the_last(late_closes):
     orders = in_every_state()
 
     convert_until("build", "orders", DAY)
@@ -352,9 +350,7 @@ def interrupted(request: pytest.FixtureRequest, committed: None) -> Interrupted:
     return orders, wanted
 
 
-def test_interrupted_at_any_step_the_queue_works_and_the_next_call_goes_on(
-    interrupted,
-):
+def test_interrupted_at_any_step_the_queue_works_and_the_next_call_goes_on(interrupted):
     orders, wanted = interrupted
     assert {re.sub("(_q)?[0-9]+$", "", name) for (name,) in run_sql(MADE)} <= BOUND
     works(orders)
@@ -386,9 +382,7 @@ def test_a_queue_whose_conversion_was_interrupted_can_be_dropped():
     assert run_sql(MADE) == []
 
 
-def test_sends_go_on_when_the_bound_passes_of_a_conversion_that_never_went_on(
-    monkeypatch,
-):
+def test_sends_go_on_when_the_bound_passes_of_a_conversion_that_never_went_on(monkeypatch):
     monkeypatch.setattr(conversion, "MARGIN", dt.timedelta(0))
     monkeypatch.setattr(conversion, "LONGEST_STEP", dt.timedelta(seconds=1))
     orders = in_every_state()

@@ -41,12 +41,7 @@ def ledger(committed: None, sql: Sql) -> Iterator[None]:
 @pytest.mark.parametrize(
     "kind", [{}, {"unlogged": True}, {"retention": 1}], ids=["logged", "unlogged", "short-lived"]
 )
-def test_no_message_is_lost_or_doubled_and_no_wait_is_long(
-    ledger,
-    reachable,
-    sql,
-    kind,
-):
+def test_no_message_is_lost_or_doubled_and_no_wait_is_long(ledger, reachable, sql, kind):
     Message.objects.create_queue("orders", **kind)
     orders = BoundQueue("orders")
     old = orders.send_batch(list(range(20_000)))

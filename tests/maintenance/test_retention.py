@@ -395,9 +395,7 @@ def test_a_lake_of_another_server_is_told_of_once(caplog):
     assert "--hold-retention" in line
 
 
-def test_a_lake_whose_first_export_failed_holds_nothing_and_one_that_runs_does(
-    actor,
-):
+def test_a_lake_whose_first_export_failed_holds_nothing_and_one_that_runs_does(actor):
     work = Work(plain(), 1, 1, lambda removed: None)
     published_lake(holds_retention=True, exported_at=None)
     assert lakes.exported_below(work) is None
@@ -583,9 +581,7 @@ def test_a_range_ahead_with_messages_in_the_default_partition_stays_there():
     assert [message.id for message in Message.objects.read("daily", qty=9)] == ahead
 
 
-def test_a_default_partition_that_takes_long_to_read_is_left_alone(
-    monkeypatch,
-):
+def test_a_default_partition_that_takes_long_to_read_is_left_alone(monkeypatch):
     monkeypatch.setattr(make_partitions, "BYTES_A_SECOND", 1)
     queue = daily()
     drop_all_partitions(queue)
@@ -702,9 +698,7 @@ def test_it_is_refused_inside_a_transaction(committed):
 # Concurrent sessions: each test uses another process
 
 
-def test_a_sender_whose_transaction_is_open_holds_a_drop_up_and_nothing_else(
-    actor,
-):
+def test_a_sender_whose_transaction_is_open_holds_a_drop_up_and_nothing_else(actor):
     queue = daily()
     old = partition(queue, 10)
     actor.do(begin)
@@ -836,9 +830,7 @@ def test_a_lake_that_comes_between_look_and_lock_keeps_the_partition(actor, monk
     Lake.objects.all().delete()
 
 
-def test_two_that_maintain_at_once_do_everything_once(
-    actors,
-):
+def test_two_that_maintain_at_once_do_everything_once(actors):
     queue = daily()
     before = partitions(queue)
     drop_all_partitions(queue)
@@ -875,9 +867,7 @@ def test_a_redrive_into_a_queue_whose_partitions_are_dropped_loses_nothing(actor
     assert [message.id for message in Message.objects.read("daily", qty=300)] == ids
 
 
-def test_a_send_waits_no_longer_than_the_stall(
-    actors,
-):
+def test_a_send_waits_no_longer_than_the_stall(actors):
     """An open reader blocks the lock; a sender waits briefly behind the attempt."""
     queue = daily()
     partition(queue, 10)

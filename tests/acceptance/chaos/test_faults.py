@@ -122,9 +122,7 @@ def test_the_server_crashes_under_load(world):
     explained(verdict, world.faults * len(world.consumers))
 
 
-def test_producers_that_sleep_before_the_commit_or_roll_back_and_no_notification(
-    world,
-):
+def test_producers_that_sleep_before_the_commit_or_roll_back_and_no_notification(world):
     """Commits out of order, rolled-back rows, and consumers without notifications."""
     world.queues(notify=False)
     for _ in range(2):

@@ -418,9 +418,7 @@ def test_few_messages_have_leases_of_their_own(backlog):
     assert leases() == []
 
 
-def test_who_settles_in_transactions_of_their_own_has_a_lease_for_each(
-    backlog,
-):
+def test_who_settles_in_transactions_of_their_own_has_a_lease_for_each(backlog):
     messages = lease(the_queue(), qty=QTY, batched=False)
 
     assert leases() == []

@@ -68,9 +68,7 @@ def test_metrics_measure_the_ages_of_what_is_in_the_queue(orders):
     assert orders.metrics().oldest_age == pytest.approx(500, abs=5)
 
 
-def test_total_counts_what_was_popped_purged_or_rolled_back_too(
-    committed_orders,
-):
+def test_total_counts_what_was_popped_purged_or_rolled_back_too(committed_orders):
     committed_orders.send_batch([1, 2, 3])
     committed_orders.pop()
     committed_orders.purge()
@@ -148,9 +146,7 @@ def test_metrics_can_be_written_as_json(orders):
     assert dt.datetime.fromisoformat(data["scraped_at"])
 
 
-def test_with_more_groups_without_a_head_than_are_looked_at_metrics_are_no_longer_exact(
-    orders,
-):
+def test_with_more_groups_without_a_head_than_are_looked_at_metrics_are_no_longer_exact(orders):
     looked_at = int(load("places/rechecks"))
     orders.send_batch(range(looked_at), group=[f"group-{n}" for n in range(looked_at)])
     exact = orders.metrics()

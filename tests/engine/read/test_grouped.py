@@ -31,9 +31,7 @@ def hot_rows(sql: Sql) -> int:
     return int(rows)
 
 
-def test_a_read_gives_out_the_head_of_each_group_and_all_without_a_group(
-    orders,
-):
+def test_a_read_gives_out_the_head_of_each_group_and_all_without_a_group(orders):
     send_line(orders, "a")
     orders.send_batch(["x", "y"])
     send_line(orders, "b")
@@ -254,9 +252,7 @@ def test_groups_of_different_queues_never_touch(orders):
     assert bodies(mails.read(qty=10)) == ["a1"]
 
 
-def test_a_head_of_higher_priority_goes_first_and_order_in_the_group_stays(
-    orders,
-):
+def test_a_head_of_higher_priority_goes_first_and_order_in_the_group_stays(orders):
     orders.send("a1", group="a")
     orders.send("a2", group="a", priority=100)
     orders.send("b1", group="b", priority=5)
@@ -337,9 +333,7 @@ def test_the_group_goes_on_behind_a_whole_batch_acked_at_once(orders):
     assert bodies(orders.read_grouped(qty=10)) == ["a4", "b4"]
 
 
-def test_the_rest_of_a_batch_stays_out_when_its_head_and_others_are_acked(
-    orders,
-):
+def test_the_rest_of_a_batch_stays_out_when_its_head_and_others_are_acked(orders):
     send_line(orders, "a", 5)
     first, second, third, fourth = orders.read_grouped(qty=4)
 
@@ -454,9 +448,7 @@ def test_metrics_and_peek_count_a_group_that_was_never_read(orders):
     assert (metrics.length, metrics.visible, metrics.waiting, metrics.in_flight) == (6, 1, 4, 1)
 
 
-def test_metrics_count_the_delayed_first_of_a_group_that_was_never_read_as_delayed(
-    orders,
-):
+def test_metrics_count_the_delayed_first_of_a_group_that_was_never_read_as_delayed(orders):
     orders.send("a1", group="a", delay=60)
     orders.send("a2", group="a")
 
@@ -517,11 +509,7 @@ def test_the_async_twins_read_the_same(orders, read):
 
 
 @pytest.mark.parametrize("first_to_commit", [0, 1])
-def test_two_senders_of_a_new_group_do_not_wait(
-    committed_orders,
-    actors,
-    first_to_commit,
-):
+def test_two_senders_of_a_new_group_do_not_wait(committed_orders, actors, first_to_commit):
     senders = actors(2)
     for number, sender in enumerate(senders):
         sender.do(begin)
@@ -601,11 +589,7 @@ def test_an_ack_that_is_rolled_back_leaves_the_head_where_it_was(committed_order
 @pytest.mark.parametrize("first_commit", [0, 1])
 @pytest.mark.parametrize("behind", [0, 1])
 def test_two_ackers_of_one_batch_bring_up_the_next_once_both_are_done(
-    committed_orders,
-    actors,
-    first_ack,
-    first_commit,
-    behind,
+    committed_orders, actors, first_ack, first_commit, behind
 ):
     send_line(committed_orders, "a", 2 + behind)
     messages = committed_orders.read_grouped(qty=2)

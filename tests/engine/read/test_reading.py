@@ -116,9 +116,7 @@ def test_each_delivery_is_counted_and_the_first_one_remembered(orders):
     assert LiveMessage.objects.get().last_read_at > first.first_read_at
 
 
-def test_a_visibility_timeout_counts_from_the_statement_and_not_from_the_transaction(
-    orders,
-):
+def test_a_visibility_timeout_counts_from_the_statement_and_not_from_the_transaction(orders):
     orders.send(1)
     run_sql("SELECT pg_sleep(0.3)")
     [(started,)] = run_sql("SELECT now()")
@@ -128,9 +126,7 @@ def test_a_visibility_timeout_counts_from_the_statement_and_not_from_the_transac
     assert message.vt - started > dt.timedelta(seconds=10.25)
 
 
-def test_a_lease_that_ran_out_inside_a_long_transaction_is_seen_to_have_run_out(
-    orders,
-):
+def test_a_lease_that_ran_out_inside_a_long_transaction_is_seen_to_have_run_out(orders):
     orders.send(1)
     orders.read(vt=0.05)
     run_sql("SELECT pg_sleep(0.1)")
@@ -147,9 +143,7 @@ def test_what_is_due_again_is_taken_before_what_was_never_read(orders):
     assert ids(orders.read()) == [fresh]
 
 
-def test_the_result_is_in_order_of_priority_and_id_whatever_was_taken_first(
-    orders,
-):
+def test_the_result_is_in_order_of_priority_and_id_whatever_was_taken_first(orders):
     sent = [orders.send(n, priority=n % 3) for n in range(9)]
     again = orders.read(qty=4)
     for message in reversed(again):
@@ -243,9 +237,7 @@ def test_a_condition_on_an_array_matches_arrays(orders):
     assert ids(orders.read(qty=9, conditional=[1])) == [one]
 
 
-def test_a_condition_finds_what_lies_behind_others_and_what_is_due_again(
-    orders,
-):
+def test_a_condition_finds_what_lies_behind_others_and_what_is_due_again(orders):
     orders.send_batch([{"kind": "a"}] * 20)
     wanted = orders.send_batch([{"kind": "b"}] * 2)
     orders.set_vt(wanted[1], 0)
@@ -342,9 +334,7 @@ def test_a_poll_of_zero_seconds_tries_once(orders):
     assert ids(orders.read_with_poll(max_poll_seconds=0)) == [pk]
 
 
-def test_a_poll_returns_at_the_first_messages_and_does_not_wait_for_qty(
-    orders,
-):
+def test_a_poll_returns_at_the_first_messages_and_does_not_wait_for_qty(orders):
     sent = orders.send_batch([1, 2])
 
     assert ids(orders.read_with_poll(qty=5, vt=9, max_poll_seconds=60)) == sent

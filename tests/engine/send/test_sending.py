@@ -148,9 +148,7 @@ def test_a_json_null_body_sent_by_sql_is_read_as_none(orders):
     assert message.body is None
 
 
-def test_jsonb_normalises_key_order_duplicate_keys_and_spellings_of_numbers(
-    orders,
-):
+def test_jsonb_normalises_key_order_duplicate_keys_and_spellings_of_numbers(orders):
     queue_id = Message.objects.resolve("orders").pk
     run_sql(
         "INSERT INTO pgqueue_message (queue_id, body) VALUES (%s, %s)",
@@ -195,9 +193,7 @@ def test_a_delay_of_zero_or_into_the_past_is_no_delay(orders, delay, count):
     assert [message.id for message in orders.read(qty=None)] == ids
 
 
-def test_a_delay_counts_from_the_statement_and_not_from_the_transactions_start(
-    orders,
-):
+def test_a_delay_counts_from_the_statement_and_not_from_the_transactions_start(orders):
     run_sql("SELECT pg_sleep(0.3)")
     [(started,)] = run_sql("SELECT now()")
 
@@ -279,9 +275,7 @@ def test_a_rolled_back_send_leaves_a_gap_in_the_ids(orders):
     assert [message.id for message in orders.read(qty=9)] == [first, third]
 
 
-def test_a_body_that_ends_the_copying_takes_back_what_was_copied(
-    committed_orders,
-):
+def test_a_body_that_ends_the_copying_takes_back_what_was_copied(committed_orders):
     bodies = [*range(1_000), object(), *range(1_000)]
 
     with pytest.raises(InvalidMessage, match="object is not JSON serializable"):

@@ -199,9 +199,7 @@ def test_a_message_that_was_given_back_counts_no_delivery(orders):
     assert LiveMessage.objects.get().read_ct == 0
 
 
-def test_a_dead_letter_of_another_delivery_is_not_the_one_that_was_asked_for(
-    orders,
-):
+def test_a_dead_letter_of_another_delivery_is_not_the_one_that_was_asked_for(orders):
     orders.send(1)
     [old] = orders.read(vt=0)
     [new] = orders.read()
@@ -278,9 +276,7 @@ def test_the_last_error_is_archived_when_deliveries_run_out(db):
     assert failed.error == "gave up after 2 deliveries; the last error: no such order"
 
 
-def test_a_retry_without_an_error_keeps_the_last_one_for_the_dead_letter(
-    orders,
-):
+def test_a_retry_without_an_error_keeps_the_last_one_for_the_dead_letter(orders):
     Queue.objects.filter(name="orders").update(max_deliveries=2)
     Queue.objects.forget_all()
     orders.send(1)

@@ -41,9 +41,7 @@ def test_deliveries_are_leased_again_and_counted(committed_orders):
     assert sorted(committed_orders.archive(again)) == [message.id for message in messages]
 
 
-def test_followers_are_taken_back_but_for_the_group_whose_head_others_had(
-    committed_orders,
-):
+def test_followers_are_taken_back_but_for_the_group_whose_head_others_had(committed_orders):
     groups = ["a", "b", "c"] * 3
     committed_orders.send_batch(list(range(9)), group=groups)
     messages = committed_orders.read_grouped(qty=9, vt=60)
