@@ -131,6 +131,14 @@ def orders(db: None) -> BoundQueue:
 
 
 @pytest.fixture
+def dead_letters(orders: BoundQueue) -> BoundQueue:
+    """The dead-letter queue of ``orders``."""
+    dead = Message.objects.create_queue("dead")
+    Queue.objects.filter(name="orders").update(dead_letter_queue=dead)
+    return queue("dead")
+
+
+@pytest.fixture
 def committed(request: pytest.FixtureRequest, transactional_db: None) -> Iterator[None]:
     """For tests that commit: drops the queues that they created, since a flush leaves the
     partitions.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import html
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -12,8 +13,9 @@ from django.contrib.auth.models import Permission, User
 from django.contrib.contenttypes.models import ContentType
 from django.test import Client
 from django.urls import reverse
+from django.utils.timezone import now
 
-from django_pgqueue.models import BoundQueue
+from django_pgqueue.models import BoundQueue, History, Process, Queue
 from tests.admin import browsing, scenes
 from tools.screenshots import ARGUMENTS, CHROMIUM
 
@@ -103,6 +105,24 @@ def visit(chromium: Any, site: str) -> Iterator[Callable[..., Any]]:
 def _noted(said: list[str], message: Any) -> None:
     if not message.location["url"].endswith("/favicon.ico"):  # the tests' site has no icon
         said.append(message.text)
+
+
+def consumer(*queues: str, silent_for: dt.timedelta = dt.timedelta(0), **values: Any) -> Process:
+    """A process that consumes these queues, and had its last heartbeat this long ago."""
+    values = {"host": "web-1", "heartbeat_at": now() - silent_for, **values}
+    return Process.objects.create(pid=7, version="1", queues=list(queues), **values)
+
+
+def happened(minutes: float, process_id: int = 1, seconds: int = 60, **counts: Any) -> None:
+    """Add history of the queue ``orders``, some minutes old; process 0 stands for a sample."""
+    bucket = (now() - dt.timedelta(minutes=minutes)).replace(second=0, microsecond=0)
+    History.objects.create(
+        queue=Queue.objects.get(name="orders"),
+        bucket=bucket if seconds == 60 else bucket.replace(minute=0),
+        seconds=seconds,
+        process_id=process_id,
+        **counts,
+    )
 
 
 def page(client: Client, model: str, view: str = "changelist", *args: object, **query: Any) -> str:

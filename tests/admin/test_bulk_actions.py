@@ -40,6 +40,13 @@ def send_for(client: Client, bulk_action: BulkAction, verb: str) -> int:
     return client.post(url).status_code
 
 
+def begun(client: Client, orders: BoundQueue, action: str = "delete") -> BulkAction:
+    """Send 60 messages and confirm an action on all that are ready."""
+    orders.send_batch(list(range(60)))
+    confirm(client, *ask(client, action, state="ready"))
+    return BulkAction.objects.get()
+
+
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     """One step per request, of 20 messages."""
@@ -61,29 +68,25 @@ def test_an_action_on_more_than_a_page_is_a_row(operator, orders, slowly):
 
 
 def test_its_page_drives_it_to_the_end(operator, orders, slowly):
-    ids = orders.send_batch(list(range(60)))
-    confirm(operator, *ask(operator, "cancel", state="ready"))
-    bulk_action = BulkAction.objects.get()
+    bulk_action = begun(operator, orders, "cancel")
 
     assert [send_for(operator, bulk_action, "step") for _ in range(2)] == [302, 302]
 
-    assert set(ArchivedMessage.objects.values_list("pk", flat=True)) == set(ids)
+    assert ArchivedMessage.objects.count() == Message.objects.count() == 60
     text = page(operator, "bulkaction", "change", bulk_action.pk)
     assert "Done: 60 of 60 messages in " in text
     assert "data-pgqueue-drive" not in text
 
 
 def test_both_ends_are_logged_in_the_queues_history(operator, orders, slowly):
-    ids = orders.send_batch(list(range(60)))
-    confirm(operator, *ask(operator, "cancel", state="ready"))
-    bulk_action = BulkAction.objects.get()
-    begun = [entry.get_change_message() for entry in LogEntry.objects.all()]
-    while BulkAction.objects.drive(using="default") is not None:
-        pass
+    bulk_action = begun(operator, orders, "cancel")
+    before = [entry.get_change_message() for entry in LogEntry.objects.all()]
+    drive()
 
     told = [entry.get_change_message() for entry in LogEntry.objects.order_by("pk")]
-    assert begun == told[:1]
-    what = f"Cancel, 60 messages up to id {ids[-1]}: bulk action {bulk_action.pk}"
+    assert before == told[:1]
+    last = Message.objects.latest("pk").pk
+    what = f"Cancel, 60 messages up to id {last}: bulk action {bulk_action.pk}"
     assert told == [f"{what} started.", f"{what} ended: 60 cancelled."]
     assert {entry.object_repr for entry in LogEntry.objects.all()} == {"orders"}
     assert {entry.user.username for entry in LogEntry.objects.all()} == {"ann"}
@@ -100,28 +103,26 @@ def test_160_there_after_a_question_about_60_and_60_go(operator, orders):
     assert set(Message.objects.values_list("pk", flat=True)) == set(later)
 
 
-def test_dead_letters_with_older_ids_that_came_after_the_question_stay(operator, orders):
-    dead = Message.objects.create_queue("dead")
-    Queue.objects.filter(name="orders").update(dead_letter_queue=dead)
-    Queue.objects.forget_all()
+def test_dead_letters_with_older_ids_that_came_after_the_question_stay(
+    operator, orders, dead_letters
+):
     older, *rest = orders.send_batch(list(range(61)))
     held, *messages = orders.read(qty=61)
     for message in messages:
         message.reject("no")
-    url, asked = ask(operator, "redrive", state="ready", queue=dead.pk)
+    dead = Queue.objects.get(name="dead").pk
+    url, asked = ask(operator, "redrive", state="ready", queue=dead)
     held.reject("no")
 
     confirm(operator, url, asked)
 
     assert held.id == older
-    assert [m.id for m in queue("dead").read(qty=100)] == [older]
+    assert [m.id for m in dead_letters.read(qty=100)] == [older]
     assert {m.id for m in orders.read(qty=100)} == set(rest)
 
 
 def test_a_bulk_action_is_stopped_and_resumed(operator, orders, slowly):
-    orders.send_batch(list(range(60)))
-    confirm(operator, *ask(operator, "delete", state="ready"))
-    bulk_action = BulkAction.objects.get()
+    bulk_action = begun(operator, orders)
 
     send_for(operator, bulk_action, "stop")
     send_for(operator, bulk_action, "step")
@@ -163,15 +164,13 @@ def test_the_button_of_a_question_is_marked_where_it_deletes(operator, orders):
     assert "danger" not in cancels
 
 
-def test_redriving_goes_to_another_queue_at_a_rate(operator, orders):
-    dead = Message.objects.create_queue("dead")
+def test_redriving_goes_to_another_queue_at_a_rate(operator, orders, dead_letters):
     orders.send_batch(list(range(3)))
-    Queue.objects.filter(name="orders").update(dead_letter_queue=dead)
-    Queue.objects.forget_all()
     for message in orders.read(qty=3):
         message.reject("no")
     Message.objects.create_queue("elsewhere")
-    url, asked = ask(operator, "redrive", state="ready", queue=dead.pk)
+    dead = Queue.objects.get(name="dead").pk
+    url, asked = ask(operator, "redrive", state="ready", queue=dead)
 
     confirm(operator, url, asked, **{"with-to": "elsewhere", "with-rate": "1000"})
 
@@ -222,9 +221,7 @@ def test_purging_is_a_bulk_action(operator, orders):
 
 
 def test_a_bulk_action_shows_and_moves_for_who_may_only(operator, staff, orders, slowly):
-    orders.send_batch(list(range(60)))
-    confirm(operator, *ask(operator, "delete", state="ready"))
-    bulk_action = BulkAction.objects.get()
+    bulk_action = begun(operator, orders)
     operator.logout()
     bob = User.objects.create_user("bob", is_staff=True)
     bob.user_permissions.set(Permission.objects.filter(codename="view_bulkaction"))
@@ -246,8 +243,7 @@ def test_a_bulk_action_shows_and_moves_for_who_may_only(operator, staff, orders,
 
 
 def test_the_list_of_bulk_actions_shows_how_far_they_are(operator, orders, slowly):
-    orders.send_batch(list(range(60)))
-    confirm(operator, *ask(operator, "delete", state="ready"))
+    begun(operator, orders)
 
     text = html.unescape(re.sub("<[^>]+>", " ", page(operator, "bulkaction")))
 
@@ -354,8 +350,7 @@ def test_a_double_click_is_one_bulk_action(root, committed_orders, number):
     with ThreadPoolExecutor(4) as threads:
         codes = list(threads.map(click, range(4)))
 
-    while BulkAction.objects.drive(using="default") is not None:
-        pass
+    drive()
     assert codes == [302] * 4
     assert committed_orders.metrics().length == number
     assert BulkAction.objects.get().done == number
@@ -448,8 +443,7 @@ def test_two_who_cancel_the_same_messages_are_told_how_many_each_changed(
     for url, asked in questions:
         confirm(operator, url, asked)
 
-    while BulkAction.objects.drive(using="default") is not None:
-        pass
+    drive()
 
     text = page(operator, "bulkaction")
     assert re.findall(r'field-progress">([^<]*)<', text) == ["60 of 60 messages"] * 2
@@ -459,9 +453,7 @@ def test_two_who_cancel_the_same_messages_are_told_how_many_each_changed(
 
 
 def test_dropping_a_queue_keeps_the_record_of_its_bulk_actions(operator, orders, slowly):
-    orders.send_batch(list(range(60)))
-    confirm(operator, *ask(operator, "cancel", state="ready"))
-    bulk_action = BulkAction.objects.get()
+    bulk_action = begun(operator, orders, "cancel")
 
     Message.objects.drop_queue("orders")
 

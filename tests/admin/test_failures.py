@@ -220,13 +220,6 @@ def test_only_what_may_be_done_is_done(staff, with_dead):
     assert queue("orders").metrics().length == 0
 
 
-def test_the_page_is_closed_to_who_may_not_view(staff):
-    client = staff("view_queue")
-
-    assert client.get(FAILURES).status_code == 403
-    assert client.get(f"{FAILURES}7/").status_code == 403
-
-
 def test_the_page_of_a_group_has_the_newest_error_and_links_its_messages(operator, with_dead):
     sent = fail("orders", ["no card 7\nTraceback <7>", "no card 8\nTraceback <8>"])
     [row] = groups(operator)

@@ -17,7 +17,7 @@ from django_pgqueue import queue
 from django_pgqueue.acks import Failure, Nack
 from django_pgqueue.admin.masking import mask, mask_text, unmasked
 from django_pgqueue.models import BoundQueue, Message, Process, Queue
-from tests.admin.conftest import act, confirm, ids, page, rows, shown
+from tests.admin.conftest import act, confirm, consumer, ids, page, rows, shown
 from tests.leasing import lease
 
 
@@ -66,15 +66,11 @@ def test_an_expired_message_says_so_in_the_queue_and_in_the_archive(operator, or
     assert ids(operator, state="cancelled") == []
 
 
-def alive(name: str) -> Process:
-    return Process.objects.create(host="web-1", pid=7, version="1", queues=[name])
-
-
 def test_the_page_says_that_no_consumer_lives_or_the_queue_is_paused(operator, orders):
     pk = orders.send(1)
 
     alone = shown(operator, pk).why
-    alive("orders")
+    consumer("orders")
     served = shown(operator, pk).why
     Process.objects.update(quiet=True)
     quiet = shown(operator, pk).why
@@ -96,7 +92,7 @@ def test_the_page_says_that_no_consumer_lives_or_the_queue_is_paused(operator, o
     ],
 )
 def test_the_page_says_which_limit_or_rate_a_message_waits_for(operator, orders, setting, said):
-    alive("orders")
+    consumer("orders")
     Queue.objects.update(**setting)
     group = "a" if "group" in next(iter(setting)) else None
     pks = [orders.send(n, group=group) for n in range(4)]
@@ -106,7 +102,7 @@ def test_the_page_says_which_limit_or_rate_a_message_waits_for(operator, orders,
 
 
 def test_the_page_says_behind_which_message_of_its_group_one_waits(operator, orders):
-    process = alive("orders")
+    process = consumer("orders")
     pks = orders.send_batch(range(12), group="customer 7")
     unread = shown(operator, pks[2]).why
     lease("orders", process_id=process.pk)
@@ -122,7 +118,7 @@ def test_the_page_says_behind_which_message_of_its_group_one_waits(operator, ord
 
 
 def test_the_page_says_when_a_message_is_delivered_again_and_after_which_error(operator, orders):
-    alive("orders")
+    consumer("orders")
     pk = orders.send(1)
     [message] = orders.read()
     orders.retry({message.receipt: 600}, errors={message.receipt: "the <bank> is down\nat noon"})
@@ -136,7 +132,7 @@ def test_the_page_says_when_a_message_is_delivered_again_and_after_which_error(o
 
 
 def test_the_page_says_for_when_a_message_is_scheduled(operator, orders):
-    alive("orders")
+    consumer("orders")
     pk = orders.send(1, delay=600)
 
     assert re.fullmatch(r"Scheduled for [\d: -]+ \(in 9 min 5\d s\)", shown(operator, pk).why)
@@ -156,11 +152,8 @@ def test_the_page_of_a_message_that_is_done_has_no_reason(operator, orders):
 
 
 @pytest.fixture
-def letter(orders: BoundQueue) -> int:
+def letter(orders: BoundQueue, dead_letters: BoundQueue) -> int:
     """The id of a dead letter."""
-    dead = Message.objects.create_queue("dead")
-    Queue.objects.filter(name="orders").update(dead_letter_queue=dead)
-    Queue.objects.forget_all()
     pk = orders.send(1)
     [message] = orders.read()
     message.reject("no")
@@ -281,7 +274,7 @@ def test_odd_headers_of_a_dead_letter_do_no_harm(operator, orders):
 
 def test_each_failed_attempt_has_its_worker_error_and_traceback(operator, orders):
     """Shown while the message waits for a retry, too."""
-    process = Process.objects.create(host="web-1", pid=4711, version="1", queues=["orders"])
+    process = consumer("orders")
     pk = orders.send(1)
     for number in (1, 2):
         [message] = orders.read()
@@ -291,7 +284,7 @@ def test_each_failed_attempt_has_its_worker_error_and_traceback(operator, orders
 
     text = page(operator, "message", "change", pk)
 
-    assert re.search(r"Attempt 1 .*web-1:4711.*Attempt 2 .*ValueError", text, re.DOTALL)
+    assert re.search(r"Attempt 1 .*web-1:7.*Attempt 2 .*ValueError", text, re.DOTALL)
     assert "&lt;b&gt;card 2&lt;/b&gt;" in text
     assert text.count("<details open>") == 1
     assert "<b>card" not in text

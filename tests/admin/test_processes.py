@@ -15,7 +15,7 @@ from django.utils.timezone import now
 from django_pgqueue import queue
 from django_pgqueue.models import Message, Process, PurgeMark, Queue
 from tests.actors import begin, execute, rollback
-from tests.admin.conftest import page, plain
+from tests.admin.conftest import consumer, page, plain
 from tests.leasing import lease
 
 
@@ -30,9 +30,7 @@ def test_consumers_are_shown_with_what_they_have_in_hand(admin_client, orders, s
     orders.read()
     sql("UPDATE pgqueue_deferred SET last_read_at = last_read_at - interval '75 s'")
     sql("UPDATE pgqueue_lease SET read_at = read_at - interval '75 s'")
-    Process.objects.create(
-        host="web-1", pid=7, version="1.2", queues=["orders"], working_on={"orders": [pk, 999]}
-    )
+    consumer("orders", working_on={"orders": [pk, 999]})
 
     text = page(admin_client, "process")
 
@@ -48,17 +46,17 @@ def test_consumers_are_shown_with_what_they_have_in_hand(admin_client, orders, s
         ({}, "running"),
         ({"quiet": True}, "quiet"),
         ({"stopping": True}, "stopping"),
-        ({"heartbeat_at": now() - dt.timedelta(hours=1)}, "no heartbeat"),
+        ({"silent_for": dt.timedelta(hours=1)}, "no heartbeat"),
     ],
 )
 def test_consumers_are_shown_with_their_state(admin_client, values, told):
-    Process.objects.create(host="web-1", pid=7, version="1", queues=["orders"], **values)
+    consumer("orders", **values)
 
     assert told in page(admin_client, "process").partition("<tbody>")[2]
 
 
 def test_a_consumer_that_was_killed_is_shown_for_a_day_with_what_it_held(admin_client, orders):
-    killed = Process.objects.create(host="web-1", pid=7, version="1", queues=["orders"])
+    killed = consumer("orders")
     orders.send_batch(range(3))
     lease(Queue.objects.get(name="orders"), qty=2, process_id=killed.pk)
     Process.objects.update(heartbeat_at=now() - dt.timedelta(minutes=1))
@@ -86,9 +84,7 @@ def overview_of(client: Client) -> str:
 
 
 def test_rows_of_dead_consumers_are_deleted_after_a_day(db):
-    old, new = (
-        Process.objects.create(host=host, pid=7, version="1", queues=[]) for host in ("old", "new")
-    )
+    old, new = consumer(host="old"), consumer(host="new")
     Process.objects.filter(pk=old.pk).update(gone_at=now() - dt.timedelta(days=2))
     Process.objects.filter(pk=new.pk).update(heartbeat_at=now() - dt.timedelta(minutes=1))
 
@@ -100,12 +96,7 @@ def test_rows_of_dead_consumers_are_deleted_after_a_day(db):
 
 def test_the_silent_ones_come_first(admin_client):
     for minutes in (0, 60, 1):
-        Process.objects.create(
-            host=f"silent-for-{minutes}",
-            pid=7,
-            version="1",
-            heartbeat_at=now() - dt.timedelta(minutes=minutes),
-        )
+        consumer(host=f"silent-for-{minutes}", silent_for=dt.timedelta(minutes=minutes))
 
     found = re.findall(r"silent-for-(\d+)", page(admin_client, "process"))
 
@@ -114,9 +105,9 @@ def test_the_silent_ones_come_first(admin_client):
 
 def test_anything_may_stand_in_what_a_process_works_on(admin_client):
     for told in ([], "x", {"orders": "x"}, {"orders": ["x", None]}, {"orders": {}}):
-        Process.objects.create(host="web", pid=7, version="1", working_on=told)
+        consumer(working_on=told)
 
-    assert page(admin_client, "process").count("web:7") == 5
+    assert page(admin_client, "process").count("web-1:7") == 5
 
 
 def test_consumers_cost_the_same_however_many_there_are(admin_client, orders):
@@ -124,9 +115,7 @@ def test_consumers_cost_the_same_however_many_there_are(admin_client, orders):
     for _ in range(2):
         ids = orders.send_batch([1] * 5)
         orders.read(qty=5)
-        Process.objects.create(
-            host="web", pid=7, version="1", queues=["orders"], working_on={"orders": ids}
-        )
+        consumer("orders", working_on={"orders": ids})
         with CaptureQueriesContext(connection) as asked:
             page(admin_client, "process")
         counts.append(len(asked))
@@ -161,7 +150,7 @@ def test_the_database_names_the_oldest_transaction(admin_client, actor, committe
 
 
 def test_a_process_is_quieted_and_woken_from_the_page(admin_client, staff, orders):
-    process = Process.objects.create(host="web-1", pid=7, version="1", queues=["orders"])
+    process = consumer("orders")
     quiet = reverse("admin:django_pgqueue_process_quiet", args=[process.pk])
     wake = reverse("admin:django_pgqueue_process_wake", args=[process.pk])
 
@@ -182,7 +171,7 @@ def test_a_process_is_quieted_and_woken_from_the_page(admin_client, staff, order
 def test_who_may_not_see_all_queues_of_a_process_may_not_quiet_it(staff, orders, settings):
     queue("ann.mails").create()
     settings.PGQUEUE = {"QUEUES_FOR": "tests.admin.access.ours"}
-    process = Process.objects.create(host="a", pid=7, version="1", queues=["ann.mails", "orders"])
+    process = consumer("ann.mails", "orders")
     quiet = reverse("admin:django_pgqueue_process_quiet", args=[process.pk])
     client = staff("view_process", "quiet_process")
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_pgqueue import queue
 from django_pgqueue.acks import Failure
-from django_pgqueue.models import Message, Process, Queue
+from django_pgqueue.models import Queue
 from tests.admin import scenes
-from tests.admin.conftest import MOST, act, page, queries
+from tests.admin.conftest import MOST, act, consumer, page, queries
 from tools.screenshots import pages
 
 
@@ -27,13 +26,12 @@ def test_no_page_asks_more_than_12_times(client, db):
     assert {name: number for name, number in asked.items() if number > MOST} == {}
 
 
-def test_page_of_a_message_that_has_everything_asks_no_more_than_12_times(client, orders):
+def test_page_of_a_message_that_has_everything_asks_no_more_than_12_times(
+    client, orders, dead_letters
+):
     """A dead letter of 5 MB with failed attempts, group neighbours and a log."""
     client.force_login(scenes.superuser())
-    dead = Message.objects.create_queue("dead")
-    Queue.objects.filter(name="orders").update(dead_letter_queue=dead)
-    Queue.objects.forget_all()
-    worker = Process.objects.create(host="web-1", pid=7, version="1", queues=["orders"])
+    worker = consumer("orders")
     pk = orders.send({"text": "x" * 5_000_000}, group="g")
     for _ in range(2):
         [message] = orders.read()
@@ -46,7 +44,7 @@ def test_page_of_a_message_that_has_everything_asks_no_more_than_12_times(client
         )
     [message] = orders.read()
     message.reject("no card")
-    after = queue("dead").send(1, group="g")
+    after = dead_letters.send(1, group="g")
     act(client, "message", "readable", pk)
 
     with CaptureQueriesContext(connection) as asked:

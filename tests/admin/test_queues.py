@@ -198,15 +198,6 @@ def test_a_busy_queue_is_said_to_be_busy(operator, orders, monkeypatch):
     assert Queue.objects.exists()
 
 
-def test_purging_asks_first(operator, orders):
-    orders.send_batch([1, 2, 3])
-
-    text = page(operator, "queue", "purge", Queue.objects.get().pk)
-
-    assert "Delete the 3 messages in orders? The archive stays." in text
-    assert orders.metrics().length == 3
-
-
 def test_the_way_back_looks_as_on_the_admins_own_pages(operator, orders):
     queue = Queue.objects.get()
     own = operator.get(f"/admin/django_pgqueue/queue/{queue.pk}/history/").content.decode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import User
@@ -29,7 +28,7 @@ def ann(db: None) -> Client:
     return client
 
 
-def test_pages_link_to_what_is_registered_only(ann, orders, monkeypatch):
+def test_pages_link_to_what_is_registered_only(ann, orders):
     done, failed, left = orders.send_batch([1, 2, 3])
     orders.archive(done)
     for message in orders.read():
