@@ -46,7 +46,6 @@ def play(db: None, own_handlers: None, monkeypatch: pytest.MonkeyPatch) -> Play:
     """Run a page's Python; returns its names and the settings it shows."""
     module = ModuleType("guide")
     monkeypatch.setitem(sys.modules, "guide", module)
-    monkeypatch.setattr(schedules, "_declared", {})
 
     def play(page: str) -> dict[str, Any]:
         names = vars(module)

@@ -6,7 +6,6 @@ import dataclasses
 import datetime as dt
 import inspect
 import typing
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,13 +16,7 @@ from django_pgqueue.errors import InvalidArgument, InvalidQueueName
 from django_pgqueue.handlers import Handler
 from django_pgqueue.retries import NoRetry
 
-
-@pytest.fixture(autouse=True)
-def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[Any, Handler]]:
-    """An empty registry for the test."""
-    empty: dict[Any, Handler] = {}
-    monkeypatch.setattr(handlers, "_handlers", empty)
-    return empty
+pytestmark = pytest.mark.usefixtures("own_handlers")
 
 
 def handle(message: Any) -> None:
@@ -36,17 +29,6 @@ async def ahandle(message: Any) -> None:
 
 def test_the_function_stays_a_function():
     assert consumer("orders")(handle) is handle
-
-
-def test_the_defaults_of_the_decorator_are_those_of_a_handler():
-    shown = inspect.signature(consumer).parameters
-    defaults = {each.name: each.default for each in dataclasses.fields(Handler)}
-
-    assert {name: shown[name].default for name in shown if name not in ("queue", "unknown")} == {
-        name: default
-        for name, default in defaults.items()
-        if name not in ("queue", "function", "call")
-    }
 
 
 def test_type_checkers_and_editors_know_the_names_of_the_policies():

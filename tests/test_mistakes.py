@@ -245,9 +245,3 @@ def test_missing_tables_are_explained(sql, act):
     # Still catchable as the database's own error.
     assert isinstance(raised.value, ProgrammingError)
     assert sqlstate(raised.value) == UNDEFINED_TABLE
-
-
-def test_a_message_may_be_created_by_the_orm(orders):
-    made = Message.objects.create(queue=Queue.objects.get(), body={"order": 7})
-
-    assert [message.id for message in orders.read()] == [made.pk]

@@ -288,11 +288,8 @@ def test_retries_are_run_without_a_wait_until_the_handler_succeeds(orders, own_h
     ],
 )
 def test_the_strategy_or_max_deliveries_end_the_retries_in_the_dead_letter_queue(
-    orders, own_handlers, options, runs
+    orders, dead_letters, own_handlers, options, runs
 ):
-    Message.objects.create_queue("dead")
-    Queue.objects.filter(name="orders").update(dead_letter_queue=Queue.objects.get(name="dead"))
-
     @consumer("orders", **options)
     def charge(message: Message) -> None:
         raise OSError("the bank is closed")
@@ -300,7 +297,7 @@ def test_the_strategy_or_max_deliveries_end_the_retries_in_the_dead_letter_queue
     orders.send({"order": 1})
 
     assert len(drain("orders", policies=True)) == runs
-    [dead] = queue("dead").peek()
+    [dead] = dead_letters.peek()
     assert dead.headers["x-dead-letter"]["source"] == "orders"
 
 
