@@ -33,6 +33,7 @@ __all__ = [
     "save_and_send",
     "send_each",
     "until_empty",
+    "work_off",
 ]
 
 SECONDS = 60
@@ -173,6 +174,15 @@ def until_empty(queue: str, qty: int, vt: float) -> list[int]:
     while messages := call("read", queue, qty=qty, vt=vt):
         ids += [message.id for message in messages]
     return ids
+
+
+def work_off(queue: str) -> list[Any]:
+    """Read and archive until nothing is left; returns the bodies in delivery order."""
+    bodies: list[Any] = []
+    while messages := call("read", queue, qty=5):
+        bodies += [message.body for message in messages]
+        assert len(call("archive", queue, messages)) == len(messages)
+    return bodies
 
 
 def convert_until(step: str, queue: str, interval: dt.timedelta | None) -> None:

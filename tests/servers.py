@@ -1,4 +1,4 @@
-"""A primary and its physical standby, as two servers for one test."""
+"""PostgreSQL servers of a test's own: one, or a primary and its physical standby."""
 
 from __future__ import annotations
 
@@ -9,25 +9,45 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from example_project.embedded_postgres.server import EmbeddedServer
 
-__all__ = ["copy", "two_servers"]
+__all__ = ["VERSIONS", "copy", "one_server", "two_servers"]
+
+#: The programs of the suite's own server, and those of PostgreSQL 15.
+VERSIONS = ["", pytest.param("/usr/lib/postgresql/15/bin", marks=pytest.mark.pg15)]
+
+
+@contextmanager
+def one_server(settings: Mapping[str, str], bin_dir: str = "") -> Iterator[EmbeddedServer]:
+    """A running server."""
+    with _made("a", settings, bin_dir) as [server], server:
+        yield server
 
 
 @contextmanager
 def two_servers(
-    settings: Mapping[str, str], bin_dir: str | None = None
+    settings: Mapping[str, str], bin_dir: str = ""
 ) -> Iterator[tuple[EmbeddedServer, EmbeddedServer]]:
-    """Two servers that are not started yet; their files are removed afterwards."""
-    # A short path, since the paths of sockets are limited.
-    folder = Path(tempfile.mkdtemp(prefix="pgqueue-pair-"))
-    folder.chmod(0o755)
-    pair = tuple(EmbeddedServer(folder / name, settings=settings, bin_dir=bin_dir) for name in "ab")
-    try:
-        primary, standby = pair
+    """Two servers that are not started yet."""
+    with _made("ab", settings, bin_dir) as [primary, standby]:
         yield primary, standby
+
+
+@contextmanager
+def _made(names: str, settings: Mapping[str, str], bin_dir: str) -> Iterator[list[EmbeddedServer]]:
+    """Servers whose files are removed afterwards."""
+    # A short path, since the paths of sockets are limited.
+    folder = Path(tempfile.mkdtemp(prefix="pgqueue-"))
+    folder.chmod(0o755)
+    made = [
+        EmbeddedServer(folder / name, settings=settings, bin_dir=bin_dir or None) for name in names
+    ]
+    try:
+        yield made
     finally:
-        for server in pair:
+        for server in made:
             shutil.rmtree(server.home, ignore_errors=True)
         shutil.rmtree(folder, ignore_errors=True)
 

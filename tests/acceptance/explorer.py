@@ -29,9 +29,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -39,12 +37,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
 
-from example_project.embedded_postgres.server import EmbeddedServer
+from tests.servers import one_server
 
 __all__ = ["SCENARIOS", "Broken", "Scenario", "explore"]
 
@@ -727,15 +724,8 @@ def server() -> Iterator[str]:
     if url := os.environ.get("EXPLORER_URL"):
         yield url
         return
-    folder = Path(tempfile.mkdtemp(prefix="explore-"))
-    folder.chmod(0o755)
-    embedded = EmbeddedServer(folder / "pg", settings={"fsync": "off", "autovacuum": "off"})
-    try:
-        with embedded:
-            yield embedded.url()
-    finally:
-        shutil.rmtree(embedded.home, ignore_errors=True)
-        shutil.rmtree(folder, ignore_errors=True)
+    with one_server({"fsync": "off", "autovacuum": "off"}) as embedded:
+        yield embedded.url()
 
 
 def set_up(url: str) -> None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-import shutil
 import signal
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -20,6 +17,7 @@ from django_pgqueue.engine.read.reading import lease
 from django_pgqueue.engine.settle.outcomes import release
 from example_project.embedded_postgres.server import EmbeddedServer
 from tests.actors import Actor, begin, call, commit, engine, execute, manage
+from tests.servers import VERSIONS, one_server
 from tests.waiting import until
 
 pytestmark = [pytest.mark.acceptance]
@@ -62,22 +60,16 @@ class Crashing:
             return [self.wal_writer]
 
 
-@pytest.fixture(
-    scope="module", params=["", pytest.param("/usr/lib/postgresql/15/bin", marks=pytest.mark.pg15)]
-)
+@pytest.fixture(scope="module", params=VERSIONS)
 def crashing(request: pytest.FixtureRequest) -> Iterator[Crashing]:
-    directory = Path(tempfile.mkdtemp(prefix="pgqueue-flush-"))
-    bin_dir = request.param or None
     with (
-        EmbeddedServer(directory, settings=SETTINGS, bin_dir=bin_dir) as server,
+        one_server(SETTINGS, request.param) as server,
         Actor({"default": Env.db_url_config(server.url())}) as actor,
     ):
         actor.do(manage, "migrate", "django_pgqueue")
         crashing = Crashing(server, actor)
         yield crashing
         os.kill(crashing.wal_writer, signal.SIGCONT)
-    shutil.rmtree(directory, ignore_errors=True)
-    shutil.rmtree(server.home, ignore_errors=True)
 
 
 @pytest.fixture

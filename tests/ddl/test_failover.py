@@ -11,8 +11,8 @@ import pytest
 from environ import Env
 
 from example_project.embedded_postgres.server import EmbeddedServer
-from tests.actors import Actor, call, manage
-from tests.standby import copy, two_servers
+from tests.actors import Actor, call, manage, work_off
+from tests.servers import VERSIONS, copy, two_servers
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -47,11 +47,11 @@ class Pair:
             assert connection.execute("SELECT pg_promote()").fetchone() == (True,)
 
 
-@pytest.fixture(params=["", pytest.param("/usr/lib/postgresql/15/bin", marks=pytest.mark.pg15)])
+@pytest.fixture(params=VERSIONS)
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     settings = {"shared_buffers": "32MB", "max_connections": "30"}
     with (
-        two_servers(settings, bin_dir=request.param or None) as (primary, standby),
+        two_servers(settings, request.param) as (primary, standby),
         primary,
         Actor({"default": Env.db_url_config(primary.url())}) as actor,
     ):
@@ -78,11 +78,7 @@ def test_queues_made_just_before_a_failover_work_after_it(pair):
             assert again.conflict == ("skipped" if kept else None)
             actor.do(call, "send", name, "after")
             actor.do(call, "send_batch", name, [3, 4], group="g")
-            bodies = []
-            while messages := actor.do(call, "read", name):
-                bodies += [message.body for message in messages]
-                done = actor.do(call, "archive", name, [message.receipt for message in messages])
-                assert len(done) == len(messages)
+            bodies = actor.do(work_off, name)
             assert [body for body in bodies if isinstance(body, int)] == [*kept, 3, 4]
             assert "after" in bodies
             again = actor.do(call, "send", name, "free", unique="k", until="done")

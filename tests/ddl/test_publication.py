@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import shutil
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -15,22 +12,17 @@ from environ import Env
 
 from example_project.embedded_postgres.server import EmbeddedServer
 from tests.actors import Actor, call, execute, manage
+from tests.servers import VERSIONS, one_server
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(
-    scope="module",
-    params=["", pytest.param("/usr/lib/postgresql/15/bin", marks=pytest.mark.pg15)],
-)
+@pytest.fixture(scope="module", params=VERSIONS)
 def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
-    folder = Path(tempfile.mkdtemp(prefix="pgqueue-pub-"))
     settings = {"shared_buffers": "32MB", "wal_level": "logical", "fsync": "off"}
-    with EmbeddedServer(folder, settings=settings, bin_dir=request.param or None) as server:
+    with one_server(settings, request.param) as server:
         yield server
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.rmtree(server.home, ignore_errors=True)
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from environ import Env
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from example_project.embedded_postgres.server import EmbeddedServer
-from tests.actors import Actor, call, manage
-from tests.standby import two_servers
+from tests.actors import Actor, call, manage, work_off
+from tests.servers import VERSIONS, two_servers
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -28,10 +28,10 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(params=["", pytest.param("/usr/lib/postgresql/15/bin", marks=pytest.mark.pg15)])
+@pytest.fixture(params=VERSIONS)
 def servers(request: pytest.FixtureRequest) -> Iterator[tuple[EmbeddedServer, EmbeddedServer]]:
     """The old and the new server, both running."""
-    with two_servers(SETTINGS, bin_dir=request.param or None) as (old, new), old, new:
+    with two_servers(SETTINGS, request.param) as (old, new), old, new:
         if not (old.bin_dir / "pg_dump").exists():
             pytest.skip("needs pg_dump")
         yield old, new
@@ -63,16 +63,6 @@ def until_caught_up(old: EmbeddedServer, new: EmbeddedServer) -> None:
     [(end,)] = run(old, "SELECT pg_current_wal_flush_lsn()")
     confirmed = f"SELECT confirmed_flush_lsn >= '{end}' FROM pg_replication_slots"
     until(lambda: run(old, confirmed) == [(True,)], 60)
-
-
-def bodies(actor: Actor, name: str) -> list[Any]:
-    """Read a queue until it is empty; returns the bodies in order."""
-    found = []
-    while messages := actor.do(call, "read", name, qty=5):
-        found += [message.body for message in messages]
-        settled = actor.do(call, "archive", name, [message.receipt for message in messages])
-        assert set(settled) == {message.id for message in messages}
-    return found
 
 
 def test_a_switch_over_loses_nothing_and_keeps_leases(servers):
@@ -113,9 +103,9 @@ def test_a_switch_over_loses_nothing_and_keeps_leases(servers):
         assert pk > last + 1000
         assert again <= last
         assert (len(settled), settled.lost, followers) == (15, [], [])
-        assert bodies(green, "plain") == [40, 41, *range(23, 40), "after"]
-        assert bodies(green, "daily") == ["d1", "d2"]
-        assert bodies(green, "groups") == ["g2", "g3"]
+        assert green.do(work_off, "plain") == [40, 41, *range(23, 40), "after"]
+        assert green.do(work_off, "daily") == ["d1", "d2"]
+        assert green.do(work_off, "groups") == ["g2", "g3"]
         assert green.do(call, "metrics", "plain").length == 1
         green.do(call, "create_queue", "new")
         assert green.do(call, "send", "new", 1) > pk
@@ -138,5 +128,5 @@ def test_ids_that_are_given_out_again_block_no_queue(servers):
         ids = [green.do(call, "send", name, name) for name in ("plain", "other")]
 
         assert ids == [1, 2]
-        assert sorted(bodies(green, "plain")) == ["a", "b", "plain"]
-        assert bodies(green, "other") == ["other"]
+        assert sorted(green.do(work_off, "plain")) == ["a", "b", "plain"]
+        assert green.do(work_off, "other") == ["other"]

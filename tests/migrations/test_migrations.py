@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -17,8 +14,8 @@ from django.db import connections
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from example_project.embedded_postgres.server import EmbeddedServer
 from tests.actors import Actor, call, convert_until, execute, manage
+from tests.servers import one_server
 
 # All database objects whose names contain the package's.
 LEFT_BEHIND = """
@@ -42,14 +39,9 @@ def embedded() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def postgres_15() -> Iterator[dict[str, Any]]:
-    directory = Path(tempfile.mkdtemp(prefix="pgqueue-migrations-"))
     settings = {"fsync": "off", "shared_buffers": "16MB"}
-    with EmbeddedServer(
-        directory, settings=settings, bin_dir="/usr/lib/postgresql/15/bin"
-    ) as server:
+    with one_server(settings, "/usr/lib/postgresql/15/bin") as server:
         yield conninfo_to_dict(server.url())
-    shutil.rmtree(directory, ignore_errors=True)
-    shutil.rmtree(server.home, ignore_errors=True)
 
 
 @pytest.fixture(

@@ -18,7 +18,7 @@ from pyspark_pgqueue.offsets import Offset
 from pyspark_pgqueue.options import FROM_THE_START, Options
 from pyspark_pgqueue.stream import ArchiveStream
 from tests.actors import Actor, call, manage
-from tests.standby import copy, two_servers
+from tests.servers import copy, two_servers
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
