@@ -33,6 +33,7 @@ from django_pgqueue.models import (
 )
 from tests.actors import Actor, begin, call, commit, execute
 from tests.conftest import run_sql
+from tests.hearing import heard, listening
 from tests.leasing import lease
 from tests.maintenance.partitions import partitions
 from tests.waiting import until
@@ -448,18 +449,18 @@ def test_only_what_is_not_exported_is_held_in_a_partition_that_is_pruned():
 
 
 @contextmanager
-def listening(answer: Any) -> Iterator[list[Any]]:
-    asked = []
+def answering(answer: Any) -> Iterator[list[str]]:
+    """Answer retention_due; yields the names of the queues that were asked for."""
+    asked: list[str] = []
 
     def listen(sender: str, **kwargs: Any) -> Any:
-        asked.append((sender, kwargs["before"]))
+        asked.append(sender)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    signals.retention_due.connect(listen)
-    yield asked
-    signals.retention_due.disconnect(listen)
+    with listening(signals.retention_due, listen):
+        yield asked
 
 
 @pytest.mark.parametrize("answer", [False, ValueError("do not know")], ids=["no", "an error"])
@@ -467,10 +468,10 @@ def test_a_listener_can_refuse(answer):
     queue = plain()
     old = done(queue, sent(queue, 3, 20), 9)
 
-    with listening(answer) as asked:
+    with answering(answer) as asked:
         maintained = BoundQueue("plain").maintain()
 
-    assert [name for name, _ in asked] == ["plain"]
+    assert asked == ["plain"]
     assert (maintained.refused, maintained.removed) == (True, 0)
     assert archived(queue) == old
     assert BoundQueue("plain").maintain().removed == 3
@@ -481,7 +482,7 @@ def test_a_listener_can_keep_what_was_archived_since_a_moment():
     done(queue, sent(queue, 3, 20), 12)
     kept = done(queue, sent(queue, 3, 20), 9)
 
-    with listening(NOW - 10 * DAY):
+    with answering(NOW - 10 * DAY):
         maintained = BoundQueue("plain").maintain()
 
     assert (maintained.refused, maintained.pruned) == (False, 3)
@@ -495,24 +496,20 @@ def test_any_other_answer_changes_nothing(answer):
     done(queue, sent(queue, 3, 20), 8)
     kept = done(queue, sent(queue, 3, 20), 6)
 
-    with listening(answer):
+    with answering(answer):
         BoundQueue("plain").maintain()
 
     assert archived(queue) == kept
 
 
 def test_who_listens_hears_what_was_done():
-    plain()
-    heard = []
+    queue = plain()
 
-    def listen(sender: str, **kwargs: Any) -> None:
-        heard.append((sender, kwargs["queue"].name, kwargs["maintained"]))
+    with heard(signals.queue_maintained) as told:
+        maintained = BoundQueue("plain").maintain()
 
-    signals.queue_maintained.connect(listen)
-    maintained = BoundQueue("plain").maintain()
-    signals.queue_maintained.disconnect(listen)
-
-    assert heard == [("plain", "plain", maintained)]
+    [each] = told
+    assert (each["sender"], each["queue"], each["maintained"]) == ("plain", queue, maintained)
     assert maintained.as_dict()["queue_name"] == "plain"
 
 

@@ -25,6 +25,7 @@ from django_pgqueue.models import (
 from django_pgqueue.models.bulk import Kind
 from tests.actors import begin as begin_block
 from tests.actors import execute, rollback
+from tests.hearing import heard
 from tests.hindrances import hinder, statement_timeout
 from tests.waiting import until
 
@@ -167,20 +168,14 @@ def test_dead_letters_without_a_source_are_passed_over(orders, dead):
 
 
 def test_the_end_of_a_bulk_action_is_signalled_once(orders, dead):
-    told = []
+    begin("dead", Kind.REDRIVE, dead)
 
-    def listen(bulk_action: BulkAction, **kwargs: Any) -> None:
-        told.append((bulk_action.state, bulk_action.done))
-
-    signals.bulk_action_ended.connect(listen)
-    try:
-        begin("dead", Kind.REDRIVE, dead)
+    with heard(signals.bulk_action_ended) as told:
         drive()
         drive()
-    finally:
-        signals.bulk_action_ended.disconnect(listen)
 
-    assert told == [("done", 25)]
+    [ended] = [each["bulk_action"] for each in told]
+    assert (ended.state, ended.done) == ("done", 25)
 
 
 @pytest.mark.django_db(transaction=True)

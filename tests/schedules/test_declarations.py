@@ -49,7 +49,6 @@ class Running:
 
 @pytest.fixture(autouse=True)
 def code(own_handlers: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedules, "_declared", {})
     monkeypatch.setattr(schedules, "_GRACE", 0)
     monkeypatch.setattr("django_pgqueue.handlers.register", _register_again)
 

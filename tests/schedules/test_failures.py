@@ -16,6 +16,7 @@ from django_pgqueue.models import BoundQueue, Message, Queue, Schedule
 from django_pgqueue.observability import logs
 from tests.actors import begin, commit, execute
 from tests.conftest import run_sql
+from tests.hearing import listening
 from tests.management.calling import call
 from tests.management.roles import acting, role
 from tests.waiting import until
@@ -144,11 +145,8 @@ def test_a_listener_that_raises_stops_its_own_schedule_only(mails):
         if sender == "mails":
             raise ValueError("no mail today")
 
-    signals.messages_sent.connect(refuse)
-    try:
+    with listening(signals.messages_sent, refuse):
         assert due() == 1
-    finally:
-        signals.messages_sent.disconnect(refuse)
 
     bad.refresh_from_db()
     assert bad.error == "no mail today"
@@ -161,13 +159,9 @@ def test_a_lost_connection_is_no_failure_of_the_schedule(committed_orders, actor
     def end_session(**kwargs: Any) -> None:
         actor.do(execute, "SELECT pg_terminate_backend(%s, 5000)", [pid])
 
-    signals.messages_sending.connect(end_session)
-    try:
-        with pytest.raises(OperationalError):
-            due()
-    finally:
-        signals.messages_sending.disconnect(end_session)
-        connection.close()
+    with listening(signals.messages_sending, end_session), pytest.raises(OperationalError):
+        due()
+    connection.close()
 
     assert Schedule.objects.get().error == ""
     assert due() == 1
@@ -264,9 +258,8 @@ def test_each_of_two_roles_sends_the_schedules_of_its_queue(two_roles):
 
 
 def test_the_ticker_of_each_role_declares_and_sends_its_permitted_schedules(
-    two_roles, own_handlers, monkeypatch
+    two_roles, own_handlers
 ):
-    monkeypatch.setattr(schedules, "_declared", {})
     for name in two_roles:
         consumer(name)(schedule(every=60, name=name)(lambda message: None))
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ValidationError
-from django.db import transaction
+from django.db import OperationalError, transaction
 
-from django_pgqueue import consumer, cron, handlers, queue, schedule, schedules
+from django_pgqueue import consumer, cron, handlers, queue, schedule, schedules, signals
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.models import LiveMessage, Message, Queue, Schedule
 from tests.actors import begin, commit, execute
+from tests.hearing import heard
 from tests.tasks.framework import needs_tasks
 from tests.worker.consuming import InThread
 
@@ -22,11 +23,9 @@ DAY = dt.timedelta(days=1)
 
 
 @pytest.fixture
-def declarations(own_handlers: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """An empty registry of schedules for the test."""
-    found: dict[str, Any] = {}
-    monkeypatch.setattr(schedules, "_declared", found)
-    return found
+def declarations(own_handlers: None) -> dict[str, Any]:
+    """The registry of schedules, empty for the test."""
+    return schedules._declared
 
 
 def made(name: str = "nightly", at: dt.datetime = NOON, **values: Any) -> Schedule:
@@ -465,28 +464,15 @@ def test_a_consumer_that_drains_sends_nothing(committed_orders, declarations):
 def test_a_database_error_is_announced_and_the_ticker_goes_on(
     committed_orders, declarations, monkeypatch
 ):
-    from django.db import OperationalError
-
-    from django_pgqueue import signals
-
-    told: list[str] = []
-
-    def tell(operation: str, **kwargs: Any) -> None:
-        told.append(operation)
-
     def fail(**kwargs: Any) -> int:
         raise OperationalError("gone")
 
     ticker = schedules.Ticker({"default": []})
     made(at=NOON, interval=DAY)
-    signals.database_failed.connect(tell)
-    try:
-        with monkeypatch.context() as patched:
-            patched.setattr(Schedule.objects, "send_due", fail)
-            assert ticker._look("default") == schedules._LONGEST
-    finally:
-        signals.database_failed.disconnect(tell)
+    with heard(signals.database_failed) as told, monkeypatch.context() as patched:
+        patched.setattr(Schedule.objects, "send_due", fail)
+        assert ticker._look("default") == schedules._LONGEST
 
-    assert told == ["schedule"]
+    assert [each["operation"] for each in told] == ["schedule"]
     assert ticker._look("default") <= schedules._LONGEST
     assert Message.objects.count() == 1

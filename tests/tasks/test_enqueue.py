@@ -22,6 +22,7 @@ from django_pgqueue.tasks import PgQueueBackend, consuming
 from django_pgqueue.worker.consumer import Consumer
 from django_pgqueue.worker.options import Options
 from tests.engine.plans.plans import planned_queues
+from tests.hearing import heard
 from tests.tasks import sample
 from tests.tasks.framework import (
     NAME,
@@ -330,19 +331,11 @@ def test_a_task_runs_as_long_as_its_lease_by_the_clock_of_the_server(backend, mo
 
 
 def test_enqueueing_is_signalled_and_logged(backend, caplog):
-    heard: list[tuple[Any, str]] = []
+    with heard(task_enqueued) as told, caplog.at_level(logging.DEBUG, NAME):
+        result = sample.noop.enqueue()
 
-    def listen(sender: Any, task_result: Any, **kwargs: Any) -> None:
-        heard.append((sender, task_result.id))
-
-    task_enqueued.connect(listen)
-    try:
-        with caplog.at_level(logging.DEBUG, NAME):
-            result = sample.noop.enqueue()
-    finally:
-        task_enqueued.disconnect(listen)
-
-    assert heard == [(PgQueueBackend, result.id)]
+    [each] = told
+    assert (each["sender"], each["task_result"].id) == (PgQueueBackend, result.id)
     assert f"Task id={result.id} path=tests.tasks.sample.noop enqueued" in caplog.text
 
 

@@ -20,6 +20,7 @@ from django_pgqueue.retries import Constant, NoRetry
 from django_pgqueue.tasks import PgQueueBackend, PgQueueTask, consuming, task
 from django_pgqueue.tasks.consuming import create_queues
 from django_pgqueue.testing import travel
+from tests.hearing import heard
 from tests.tasks import sample, sample_options
 from tests.tasks.framework import (
     NAME,
@@ -81,20 +82,14 @@ def test_a_timeout_of_its_own(committed_backend, work):
 def test_a_task_that_expired_is_not_run_and_its_result_says_so(committed_backend, work, many):
     late = sample.add.using(expires=60)
     result = late.enqueue_many([[1]])[0] if many else late.enqueue(1)
-    ended: list[tuple[str, str]] = []
-
-    def finish(task_result: Any, **kwargs: Any) -> None:
-        ended.append((task_result.id, task_result.status))
-
     travel(60)
-    task_finished.connect(finish)
-    try:
+
+    with heard(task_finished) as told:
         work()
-    finally:
-        task_finished.disconnect(finish)
     result.refresh()
 
-    assert ended == [(result.id, TaskResultStatus.FAILED)]
+    [ended] = [each["task_result"] for each in told]
+    assert (ended.id, ended.status) == (result.id, TaskResultStatus.FAILED)
     assert (result.status, result.attempts) == (TaskResultStatus.FAILED, 0)
     assert result.errors[0].exception_class is MessageExpired
 

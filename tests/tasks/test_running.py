@@ -23,6 +23,7 @@ from django_pgqueue.tasks import PgQueueBackend
 from django_pgqueue.tasks.consuming import TaskHandler, register
 from django_pgqueue.testing import drain
 from tests.actors import Actor, manage
+from tests.hearing import listening
 from tests.tasks import sample
 from tests.tasks.framework import NAME, TaskResultStatus, task_finished, task_started
 from tests.waiting import until
@@ -42,11 +43,8 @@ def heard() -> Iterator[list[tuple[str, Any, str, str]]]:
     def finish(sender: Any, task_result: Any, **kwargs: Any) -> None:
         found.append(("finished", sender, task_result.id, task_result.status))
 
-    task_started.connect(start)
-    task_finished.connect(finish)
-    yield found
-    task_started.disconnect(start)
-    task_finished.disconnect(finish)
+    with listening(task_started, start), listening(task_finished, finish):
+        yield found
 
 
 @pytest.fixture
@@ -290,11 +288,8 @@ def test_the_end_is_signalled_after_it_is_written(committed_backend, work):
         found = committed_backend.get_result(task_result.id)
         seen.append((found.status, found.return_value, task_result.return_value))
 
-    task_finished.connect(look)
-    try:
+    with listening(task_finished, look):
         work()
-    finally:
-        task_finished.disconnect(look)
 
     assert seen == [(SUCCESSFUL, 1, 1)]
     assert result.id

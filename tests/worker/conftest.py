@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from django_pgqueue import signals
 from django_pgqueue.handlers import Handler
+from tests.hearing import listening
 from tests.worker.consuming import Held, InThread
 
 
@@ -65,15 +67,12 @@ def held(consume: Callable[..., InThread]) -> Iterator[Held]:
 def events() -> Iterator[list[tuple[str, dict[str, Any]]]]:
     """Every signal received: its name and its arguments."""
     heard: list[tuple[str, dict[str, Any]]] = []
-    receivers = []
-    for name in signals.__all__:
+    with contextlib.ExitStack() as listeners:
+        for name in signals.__all__:
 
-        def receive(name: str = name, **kwargs: Any) -> None:
-            kwargs.pop("signal")
-            heard.append((name, kwargs))
+            def receive(name: str = name, **kwargs: Any) -> None:
+                kwargs.pop("signal")
+                heard.append((name, kwargs))
 
-        getattr(signals, name).connect(receive)
-        receivers.append((getattr(signals, name), receive))
-    yield heard
-    for signal, receive in receivers:
-        signal.disconnect(receive)
+            listeners.enter_context(listening(getattr(signals, name), receive))
+        yield heard

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -14,10 +15,12 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.db import connection, connections
 
+from django_pgqueue import signals
 from django_pgqueue.acks import Ack, Discard, Nack, Reject, Retry
 from django_pgqueue.models import ArchivedMessage, Message
 from django_pgqueue.retries import Constant, NoRetry
 from tests.app.models import Order
+from tests.hearing import listening
 from tests.waiting import until
 from tests.worker.consuming import errors, live, outcomes
 
@@ -403,20 +406,15 @@ def test_every_step_of_a_message_is_announced(committed_orders, drain, events):
     ]
 
 
-def test_a_listener_that_raises_stops_no_handler(committed_orders, drain, events, caplog):
-    from django_pgqueue import signals
-
+def test_a_listener_that_raises_stops_no_handler(committed_orders, drain, events):
     def broken(**kwargs: Any) -> None:
         raise RuntimeError("a listener of the user's own")
 
     pk = committed_orders.send(1)
-    heard = [getattr(signals, name) for name in signals.__all__]
-    for signal in heard:
-        signal.connect(broken)
-    try:
+
+    with contextlib.ExitStack() as listeners:
+        for name in signals.__all__:
+            listeners.enter_context(listening(getattr(signals, name), broken))
         drain(lambda message: None)
-    finally:
-        for signal in heard:
-            signal.disconnect(broken)
 
     assert (outcomes(), live()) == ({pk: "COMPLETED"}, [])

@@ -19,6 +19,7 @@ from django_pgqueue.maintenance.partitions import AHEAD, find_partitions
 from django_pgqueue.models import MaintenanceLease, Message, Queue, queue
 from django_pgqueue.worker import maintenance
 from tests.conftest import run_sql
+from tests.hearing import heard
 from tests.waiting import until
 from tests.worker.consuming import InThread, outcomes
 
@@ -129,26 +130,18 @@ def test_without_maintenance_seconds_a_consumer_does_not_maintain(committed_orde
 def test_a_failure_is_announced_and_the_consumer_goes_on(
     committed_orders, consume, often, monkeypatch, caplog, kind
 ):
-    failures: list[str] = []
-
-    def listen(sender: str, error: Exception, **kwargs: Any) -> None:
-        failures.append(str(error))
-
     def fail(*args: Any) -> None:
         raise kind("permission denied")
 
     Queue.objects.update(retention=dt.timedelta(seconds=1))  # makes maintenance frequent
     monkeypatch.setattr(rounds, "QUEUE_STEPS", [fail])
-    signals.maintenance_failed.connect(listen)
-    try:
+    with heard(signals.maintenance_failed) as failures:
         consumer = consume(nothing)
         until(lambda: len(failures) >= 2)
         pk = committed_orders.send(1)
         until(lambda: pk in outcomes())
         assert consumer.consumer.report()["loops"]
-    finally:
-        signals.maintenance_failed.disconnect(listen)
-    assert set(failures) == {"permission denied"}
+    assert {str(each["error"]) for each in failures} == {"permission denied"}
     assert f"orders: maintenance failed: {kind.__name__}: permission denied" in caplog.messages
 
 

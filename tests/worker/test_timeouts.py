@@ -17,6 +17,7 @@ from django_pgqueue.models import Message
 from django_pgqueue.retries import Constant, NoRetry
 from django_pgqueue.worker.running import Clock
 from tests.app.models import Order
+from tests.hearing import listening
 from tests.waiting import until
 from tests.worker.consuming import InThread, errors, live, outcomes
 
@@ -238,11 +239,8 @@ def test_a_handler_whose_time_is_over_before_it_starts_does_not_start(
 
     pk = committed_orders.send(1)
 
-    signals.message_started.connect(dawdle)
-    try:
+    with listening(signals.message_started, dawdle):
         run = consume(ran.append, timeout=0.3, max_workers=1, retry=NoRetry(), **mode)
         until(lambda: outcomes() == {pk: "FAILED"})
-    finally:
-        signals.message_started.disconnect(dawdle)
 
     assert (ran, errors()) == ([], [TIMED_OUT])
