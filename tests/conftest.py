@@ -226,6 +226,14 @@ def run_sql(statement: str, params: Any = None, using: str = "default") -> list[
         return cursor.fetchall() if cursor.description else []
 
 
+@contextlib.contextmanager
+def rolled_back(using: str = "default") -> Iterator[None]:
+    """Run the block in a transaction, and roll that back."""
+    with transaction.atomic(using=using):
+        yield
+        transaction.set_rollback(True, using=using)
+
+
 def send_untold(queue: BoundQueue, body: Any) -> int:
     """Send without a notification, as if one was sent just before and another reader got its
     message.

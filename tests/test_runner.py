@@ -15,7 +15,7 @@ from django_pgqueue import django_runner as cursors
 from django_pgqueue.conf import settings as pgqueue_settings
 from django_pgqueue.engine import runner as engine_runner
 from django_pgqueue.models import BoundQueue, Message, Queue
-from tests.conftest import run_sql
+from tests.conftest import rolled_back, run_sql
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -170,9 +170,8 @@ def test_plans_that_the_application_throws_away_are_made_again(committed_orders,
 
 
 def test_in_a_transaction_too_and_its_end_is_the_applications(committed_orders):
-    with transaction.atomic():
+    with rolled_back():
         send(committed_orders)
-        transaction.set_rollback(True)
     with transaction.atomic():
         send(committed_orders)
 

@@ -30,6 +30,7 @@ from tests.actors import (
     send_each,
 )
 from tests.app.models import Order
+from tests.conftest import rolled_back
 from tests.factories import OrderFactory
 from tests.ports import free_port
 from tests.waiting import until
@@ -63,9 +64,8 @@ def test_a_commit_keeps_both(committed_orders):
 
 
 def test_a_rollback_keeps_neither(committed_orders):
-    with transaction.atomic():
+    with rolled_back():
         save()
-        transaction.set_rollback(True)
 
     assert orders_and_messages() == ([], [])
 
@@ -74,10 +74,9 @@ def test_a_rollback_keeps_neither(committed_orders):
 def test_a_rolled_back_savepoint_takes_its_own_messages_only(committed_orders, count):
     with transaction.atomic():
         kept = save()
-        with transaction.atomic():
+        with rolled_back():
             order = OrderFactory()
             committed_orders.send_batch([{"order": order.pk}] * count)
-            transaction.set_rollback(True)
         also_kept = save()
 
     assert orders_and_messages() == ([kept.pk, also_kept.pk], [kept.pk, also_kept.pk])
@@ -182,9 +181,8 @@ def test_a_message_follows_the_transaction_of_its_own_database(committed):
 
     with transaction.atomic(using="default"):
         Message.objects.send("orders", {"order": 1})
-        with transaction.atomic(using="other"):
+        with rolled_back("other"):
             Message.objects.using("other").send("orders", {"order": 2})
-            transaction.set_rollback(True, using="other")
 
     assert orders_and_messages("default") == ([], [1])
     assert orders_and_messages("other") == ([], [])
@@ -251,12 +249,10 @@ def test_a_router_sends_queues_to_a_database_of_their_own(committed, routed):
 def test_the_transaction_that_counts_is_that_of_the_queues_database(committed, routed):
     Message.objects.create_queue("orders")
 
-    with transaction.atomic(using="other"):
+    with rolled_back("other"):
         queue("orders").send(1)
-        transaction.set_rollback(True, using="other")
-    with transaction.atomic(using="default"):
+    with rolled_back("default"):
         queue("orders").send(2)
-        transaction.set_rollback(True, using="default")
 
     assert [m.body for m in queue("orders").pop(None)] == [2]
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import pytest_django
-from django.db import connections, transaction
+from django.db import connections
 
 from django_pgqueue.maintenance.drop_partitions import lives_in
 from django_pgqueue.maintenance.partitions import (
@@ -18,7 +17,7 @@ from django_pgqueue.maintenance.partitions import (
 )
 from django_pgqueue.maintenance.work import Work
 from django_pgqueue.models import Message, Queue
-from tests.conftest import run_sql
+from tests.conftest import rolled_back, run_sql
 from tests.engine.plans.plans import Plan, watched
 from tests.maintenance.partitions import partitions
 
@@ -64,13 +63,6 @@ def fill(queue: Queue, count: int, *, sent: dt.timedelta, archived: dt.timedelta
     )
 
 
-@contextmanager
-def rolled_back() -> Iterator[None]:
-    with transaction.atomic(using=USING):
-        yield
-        transaction.set_rollback(True, using=USING)
-
-
 @pytest.fixture(scope="module", params=["analyzed", "without statistics"])
 def queue(
     request: pytest.FixtureRequest,
@@ -79,7 +71,7 @@ def queue(
 ) -> Iterator[Queue]:
     """An old partition behind a large backlog, with young and old outcomes."""
     with django_db_blocker.unblock():
-        with rolled_back():
+        with rolled_back(USING):
             queue = Message.objects.using(USING).create_queue(
                 "daily", partition_interval=DAY, retention=7 * DAY
             )
@@ -107,7 +99,7 @@ def scanned(plans: list[Plan]) -> list[str]:
 def test_a_look_for_what_lives_in_a_partition_passes_the_backlog_by(queue, db):
     [old, *_] = partitions(queue, USING)
 
-    with rolled_back():
+    with rolled_back(USING):
         run("SET LOCAL enable_seqscan = off")  # as under the table lock
         with watched(connections[USING]) as plans:
             assert not lives_in(work(queue), old)
@@ -125,7 +117,7 @@ def test_a_batch_reads_so_many_pages_wherever_it_is(queue, db):
 
     for first, expected in ((0, True), (700, False)):
         params = {**page, "batch": 100, "first": f"({first},0)", "end": f"({first + PAGES},0)"}
-        with rolled_back(), watched(connections[USING]) as plans:
+        with rolled_back(USING), watched(connections[USING]) as plans:
             [(gone, *_)] = work(queue).fetch("expire", params, default)
 
         assert (gone > 0) is expected
@@ -135,7 +127,7 @@ def test_a_batch_reads_so_many_pages_wherever_it_is(queue, db):
 
 @pytest.mark.parametrize("kind", ["window", "started", "done"])
 def test_only_keys_that_are_due_are_looked_at(queue, db, kind):
-    with rolled_back():
+    with rolled_back(USING):
         run(
             "INSERT INTO pgqueue_claim SELECT n, now() + (n - 50) * interval '1 s', now(), "
             "%s, 0, %s, n::text FROM generate_series(1, 50000) n",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
-from django.db import DatabaseError, IntegrityError, transaction
+from django.db import DatabaseError, IntegrityError
 
 from django_pgqueue import ddl, queue
 from django_pgqueue.ddl.grants import KINDS
@@ -13,7 +13,7 @@ from django_pgqueue.errors import UntrustedSource
 from django_pgqueue.models import Attempt, BulkAction, GroupSetting, Message, Queue, Schedule
 from django_pgqueue.models.bulk import Kind
 from django_pgqueue.sqlstates import sqlstate
-from tests.conftest import run_sql
+from tests.conftest import rolled_back, run_sql
 from tests.management.calling import call
 from tests.management.roles import acting, refused
 
@@ -107,12 +107,11 @@ def statements(table: str, name: str) -> dict[str, str]:
 def may(statement: str, *, has_rows: bool) -> bool:
     """Whether a statement is permitted and finds existing rows."""
     try:
-        with transaction.atomic():
+        with rolled_back():
             touched = f"WITH t AS ({statement} RETURNING 1) SELECT count(*) FROM t"
             [(count,)] = run_sql(
                 f"SELECT count(*) FROM ({statement}) t" if statement[0] == "S" else touched
             )
-            transaction.set_rollback(True)
     except IntegrityError:
         return True  # it was permitted: the row exists already
     except DatabaseError as error:

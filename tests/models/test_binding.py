@@ -5,11 +5,11 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
-from django.db import transaction
 
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.models import Binding, BoundQueue, Message
 from tests.actors import call
+from tests.conftest import rolled_back
 
 objects = Message.objects
 
@@ -91,9 +91,8 @@ def test_publishing_is_all_or_nothing(queues):
     objects.bind("#", "audit")
     objects.bind("#", "builds")
 
-    with transaction.atomic():
+    with rolled_back():
         objects.publish("a", 1)
-        transaction.set_rollback(True)
 
     assert queues["audit"].metrics().length == queues["builds"].metrics().length == 0
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import transaction
 
 from django_pgqueue import queue
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.models import BoundGroup, BoundQueue, GroupSetting, Message, Queue
+from tests.conftest import rolled_back
 
 
 @pytest.fixture
@@ -147,9 +147,8 @@ def test_a_missing_queue_is_not_found(db):
 
 
 def test_a_rollback_takes_the_setting_with_it(customer):
-    with transaction.atomic():
+    with rolled_back():
         customer.pause()
-        transaction.set_rollback(True)
 
     assert customer.settings() is None
 

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection, transaction
+from django.db import OperationalError, connection
 from django.utils.timezone import now
 
 from django_pgqueue import signals
@@ -25,6 +25,7 @@ from django_pgqueue.models import (
 from django_pgqueue.models.bulk import Kind
 from tests.actors import begin as begin_block
 from tests.actors import execute, rollback
+from tests.conftest import rolled_back
 from tests.hearing import heard
 from tests.hindrances import hinder, statement_timeout
 from tests.waiting import until
@@ -184,9 +185,8 @@ def test_a_step_that_is_cut_off_changes_nothing(committed_orders):
     bulk_action = begin("orders", Kind.REPLAY, ids)
     committed_orders.archive(ids)
 
-    with transaction.atomic():
+    with rolled_back():
         BulkAction.objects._step(bulk_action.pk, "default")
-        transaction.set_rollback(True)
 
     assert committed_orders.metrics().length == 0
     assert driven(bulk_action) == [("done", 3, 0)]
@@ -274,9 +274,8 @@ def test_steps_become_smaller_until_the_statement_timeout_allows_them(committed_
     committed_orders.archive(ids)
     bulk_action = begin("orders", Kind.REPLAY, ids)
     started = time.monotonic()
-    with transaction.atomic():
+    with rolled_back():
         committed_orders.replay(ids=ids)
-        transaction.set_rollback(True)
 
     with statement_timeout((time.monotonic() - started) / 3):
         assert driven(bulk_action) == [("done", 100, 0)]

@@ -15,7 +15,7 @@ from django.utils.connection import ConnectionDoesNotExist
 from django_pgqueue.errors import InvalidQueueName, QueueNotFound
 from django_pgqueue.models import LiveMessage, Message, Queue
 from tests.actors import begin, call, commit
-from tests.conftest import run_sql
+from tests.conftest import rolled_back, run_sql
 from tests.factories import QueueFactory
 
 # The model
@@ -182,10 +182,9 @@ def test_a_dropped_queue_is_not_found_without_autocommit_either(committed_orders
 
 
 def test_a_rolled_back_create_is_not_remembered(committed):
-    with transaction.atomic():
+    with rolled_back():
         Message.objects.create_queue("orders")
         Message.objects.send("orders", 1)
-        transaction.set_rollback(True)
 
     with pytest.raises(QueueNotFound):
         Message.objects.send("orders", 1)
@@ -222,9 +221,8 @@ def test_a_queue_that_is_not_committed_yet_is_not_found_by_others(committed, act
 def test_a_rolled_back_drop_leaves_the_queue_to_be_found(committed_orders):
     pk = committed_orders.send(1)
 
-    with transaction.atomic():
+    with rolled_back():
         committed_orders.drop()
-        transaction.set_rollback(True)
 
     assert [m.id for m in committed_orders.read()] == [pk]
 

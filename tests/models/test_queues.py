@@ -6,7 +6,6 @@ import datetime as dt
 
 import pytest
 from django.core.exceptions import ValidationError
-from django.db import transaction
 
 from django_pgqueue.errors import (
     InvalidArgument,
@@ -22,7 +21,7 @@ from django_pgqueue.models import (
     Message,
     Queue,
 )
-from tests.conftest import run_sql
+from tests.conftest import rolled_back, run_sql
 from tests.factories import QueueFactory
 
 BAD_NAMES = [
@@ -175,10 +174,9 @@ def test_a_partitioned_queue_puts_a_message_into_the_leaf_of_its_time(db, unlogg
 def test_a_rolled_back_create_leaves_nothing(db):
     before = relations()
 
-    with transaction.atomic():
+    with rolled_back():
         Message.objects.create_queue("orders", partition_interval=60)
         Message.objects.send("orders", 1)
-        transaction.set_rollback(True)
 
     assert relations() == before
     with pytest.raises(QueueNotFound):

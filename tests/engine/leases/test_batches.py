@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from django.db import connection, connections, transaction
+from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 
 from django_pgqueue.engine.read import positions
@@ -16,7 +16,7 @@ from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Mess
 from django_pgqueue.models.process import Process
 from django_pgqueue.types import BatchReceipt, Receipt
 from tests.actors import begin, call, commit
-from tests.conftest import run_sql
+from tests.conftest import rolled_back, run_sql
 from tests.leasing import lease, run_out
 from tests.messages import SETTLE, ids
 
@@ -457,9 +457,8 @@ def test_heads_of_groups_are_leased_one_by_one(committed_orders, never):
 
 def test_an_ack_that_is_rolled_back_can_be_done_again(backlog, batch):
     for part in (batch[:1], batch[:15], batch):
-        with transaction.atomic():
+        with rolled_back():
             assert backlog.archive(part) == ids(part)
-            transaction.set_rollback(True)
         assert leases() == [ids(batch)]
 
     assert backlog.archive(batch[:15]) == ids(batch[:15])

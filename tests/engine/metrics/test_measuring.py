@@ -6,13 +6,13 @@ import datetime as dt
 import json
 
 import pytest
-from django.db import connection, transaction
+from django.db import connection
 from django.utils import timezone
 
 from django_pgqueue.engine.metrics.measuring import ENOUGH, LEAST_COUNTED
 from django_pgqueue.engine.statements import load
 from django_pgqueue.models import Message, Queue
-from tests.conftest import run_sql
+from tests.conftest import rolled_back, run_sql
 from tests.factories import QueueFactory
 from tests.leasing import lease
 from tests.waiting import until
@@ -72,9 +72,8 @@ def test_total_counts_what_was_popped_purged_or_rolled_back_too(committed_orders
     committed_orders.send_batch([1, 2, 3])
     committed_orders.pop()
     committed_orders.purge()
-    with transaction.atomic():
+    with rolled_back():
         committed_orders.send(4)
-        transaction.set_rollback(True)
     committed_orders.send(5)
     connection.close()  # the server adds a session's counts to the statistics when it ends
 

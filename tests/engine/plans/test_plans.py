@@ -9,12 +9,11 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import pytest_django
-from django.db import connections, transaction
+from django.db import connections
 
 from django_pgqueue.engine.leases.batches import in_batches
 from django_pgqueue.engine.open_queue import OpenQueue
@@ -23,7 +22,7 @@ from django_pgqueue.engine.settle.outcomes import end_expired
 from django_pgqueue.engine.statements import Part
 from django_pgqueue.models import BoundQueue, Message, Queue
 from django_pgqueue.types import Receipt
-from tests.conftest import run_sql
+from tests.conftest import rolled_back, run_sql
 from tests.engine.plans.plans import TooMuch, watched
 
 pytestmark = [
@@ -225,13 +224,6 @@ SITUATIONS = [
 ]
 
 
-@contextmanager
-def rolled_back() -> Iterator[None]:
-    with transaction.atomic(using=USING):
-        yield
-        transaction.set_rollback(True, using=USING)
-
-
 @pytest.fixture(scope="module", params=SITUATIONS, ids=lambda situation: situation.__name__)
 def situation(
     request: pytest.FixtureRequest,
@@ -241,7 +233,7 @@ def situation(
     with django_db_blocker.unblock():
         # Removes the dead rows that an earlier test's rollback left.
         run("TRUNCATE pgqueue_ready, pgqueue_deferred, pgqueue_lease")
-        with rolled_back():
+        with rolled_back(USING):
             yield request.param()
         connections[USING].close()
 
@@ -383,7 +375,7 @@ LOOKING_AHEAD = ("read_behind_the_position", "read_as_a_batch", "expire_next")
 def test_an_operation_touches_a_bounded_number_of_rows(orders, operation):
     prepare, act = OPERATIONS[operation]
 
-    with rolled_back():
+    with rolled_back(USING):
         given = prepare(orders)
         with watched(connections[USING], generic=True) as plans:
             result = act(orders, given)
@@ -398,7 +390,7 @@ def test_an_operation_touches_a_bounded_number_of_rows(orders, operation):
 def test_metrics_touch_no_more_rows_than_they_count(orders, settings):
     settings.PGQUEUE = {"EXACT_COUNT_LIMIT": 1000}
 
-    with rolled_back(), watched(connections[USING]) as plans:
+    with rolled_back(USING), watched(connections[USING]) as plans:
         metrics = orders.metrics()
 
     assert metrics.length > 0
@@ -407,7 +399,7 @@ def test_metrics_touch_no_more_rows_than_they_count(orders, settings):
 
 
 def test_a_purge_touches_a_few_rows_for_each_that_it_deletes(orders):
-    with rolled_back(), watched(connections[USING]) as plans:
+    with rolled_back(USING), watched(connections[USING]) as plans:
         opened(orders).run("settle/purge", {"batch": QTY})
 
     for plan in plans:
@@ -416,7 +408,7 @@ def test_a_purge_touches_a_few_rows_for_each_that_it_deletes(orders):
 
 @pytest.mark.parametrize("due", [False, True])
 def test_a_condition_reads_no_more_bodies_than_it_must(due):
-    with rolled_back():
+    with rolled_back(USING):
         queue = fill("orders", 20_000, delay=60 * due)
         if due:
             run("UPDATE pgqueue_deferred SET vt = statement_timestamp() WHERE mod(id, 400) = 0")
@@ -433,7 +425,7 @@ def test_a_condition_reads_no_more_bodies_than_it_must(due):
 
 
 def test_the_guard_complains_when_an_index_is_missing():
-    with rolled_back():
+    with rolled_back(USING):
         queue = fill("orders", 20_000)
         run("DROP INDEX pgqueue_ready_key")
         with watched(connections[USING]) as plans:
@@ -449,7 +441,7 @@ def test_the_guard_complains_when_an_index_is_missing():
 
 
 def test_the_guard_sees_a_filter_that_throws_rows_away():
-    with rolled_back():
+    with rolled_back(USING):
         queue = fill("orders", 20_000)
         with watched(connections[USING]) as plans:
             assert queue.read(conditional={"n": 19_999}, in_transaction=True)

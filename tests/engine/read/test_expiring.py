@@ -6,7 +6,6 @@ import datetime as dt
 from collections.abc import Callable
 
 import pytest
-from django.db import transaction
 from django.utils import timezone
 
 from django_pgqueue import signals
@@ -15,7 +14,7 @@ from django_pgqueue.errors import InvalidArgument, MessageExpired
 from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message
 from django_pgqueue.types import State
 from tests.actors import Actor, begin, call, commit
-from tests.conftest import run_sql
+from tests.conftest import rolled_back, run_sql
 from tests.factories import QueueFactory
 from tests.hearing import heard
 from tests.messages import ids
@@ -381,10 +380,9 @@ def test_a_message_that_another_transaction_holds_is_left_to_it(committed_orders
 def test_a_rollback_brings_an_expired_message_back_to_expire_again(committed_orders):
     pk = committed_orders.send(1, expires=PAST)
 
-    with transaction.atomic():
+    with rolled_back():
         assert committed_orders.read(in_transaction=True) == []
         assert outcomes() == {pk: "EXPIRED"}
-        transaction.set_rollback(True)
 
     assert outcomes() == {}
     assert committed_orders.read() == []

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import connection
 
 from django_pgqueue.engine.read import positions
 from django_pgqueue.engine.rows import deliveries
 from django_pgqueue.engine.statements import Part
 from django_pgqueue.models import BoundQueue, LiveMessage, Message, Queue
 from tests.actors import begin, call, commit, execute
-from tests.conftest import run_sql
+from tests.conftest import rolled_back, run_sql
 from tests.engine.plans.plans import watched
 from tests.messages import bodies
 
@@ -275,10 +274,3 @@ def buffers(queue: Queue, bounds: dict[str, Any]) -> int:
         rows = queue.opened.run("read/read_ready", params, leased=Part("read/lease_each"))
         assert len(rows) == QTY
     return plans[0].buffers
-
-
-@contextmanager
-def rolled_back() -> Iterator[None]:
-    with transaction.atomic():
-        yield
-        transaction.set_rollback(True)

@@ -15,7 +15,7 @@ from django_pgqueue.errors import InvalidArgument, InvalidMessage, TransactionRe
 from django_pgqueue.models import LiveMessage, Message
 from django_pgqueue.types import Receipt
 from tests.actors import Actor, call
-from tests.conftest import run_sql, send_untold
+from tests.conftest import rolled_back, run_sql, send_untold
 from tests.factories import QueueFactory
 from tests.messages import bodies, ids
 from tests.waiting import until
@@ -292,11 +292,10 @@ def test_a_message_read_in_a_transaction_stays_locked_and_a_rollback_returns_it_
     due = committed_orders.send("due")
     committed_orders.set_vt(due, 0)
 
-    with transaction.atomic():
+    with rolled_back():
         mine = committed_orders.read(qty=9, vt=0, in_transaction=True)
         seen_by_another = actor.do(call, "read", "orders", qty=9)
         popped_by_another = actor.do(call, "pop", "orders", qty=9)
-        transaction.set_rollback(True)
 
     assert (sorted(ids(mine)), seen_by_another, popped_by_another) == ([fresh, due], [], [])
     assert [(m.id, m.read_ct) for m in committed_orders.read(qty=9)] == [(fresh, 1), (due, 1)]
@@ -486,9 +485,8 @@ def test_pop_leaves_what_is_in_flight(orders):
 
 def test_a_rolled_back_pop_gives_the_message_back(orders):
     pk = orders.send(1)
-    with transaction.atomic():
+    with rolled_back():
         orders.pop()
-        transaction.set_rollback(True)
 
     assert ids(orders.pop()) == [pk]
 

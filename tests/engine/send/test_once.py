@@ -15,6 +15,7 @@ from django.db import transaction
 from django_pgqueue import signals
 from django_pgqueue.errors import InvalidArgument, MessageCancelled
 from django_pgqueue.models import BoundQueue, Message, Queue
+from tests.conftest import rolled_back
 from tests.hearing import heard
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -142,9 +143,8 @@ def test_a_batch_adds_what_is_new_and_tells_the_ids_of_the_rest(orders, count):
 
 
 def test_a_rolled_back_send_frees_its_key(orders):
-    with transaction.atomic():
+    with rolled_back():
         first = orders.send("one", unique="k")
-        transaction.set_rollback(True)
 
     assert orders.send("two", unique="k") != first
     assert [message.body for message in orders.read(qty=10)] == ["two"]

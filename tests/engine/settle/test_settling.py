@@ -11,6 +11,7 @@ from django.utils import timezone
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message
 from django_pgqueue.types import Receipt
+from tests.conftest import rolled_back
 from tests.factories import QueueFactory
 from tests.messages import SETTLE, everything
 
@@ -232,10 +233,9 @@ def test_settling_is_undone_with_the_transaction_around_it(orders, operation):
     unread = orders.send(2)
     before = everything()
 
-    with transaction.atomic():
+    with rolled_back():
         SETTLE[operation](orders, [message, unread])
         assert everything() != before
-        transaction.set_rollback(True)
 
     assert everything() == before
 
