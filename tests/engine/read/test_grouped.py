@@ -11,7 +11,7 @@ from asgiref.sync import async_to_sync
 from django_pgqueue.errors import InvalidArgument, TransactionRefused
 from django_pgqueue.models import BoundQueue, Message
 from django_pgqueue.types import Metrics
-from tests.actors import begin, call, commit, execute, rollback
+from tests.actors import begin, call, commit, rollback
 from tests.leasing import run_out
 from tests.messages import bodies
 from tests.waiting import until
@@ -506,23 +506,7 @@ def test_the_async_twins_read_the_same(orders, read):
 
 
 # Two sessions. Neither sees the other's uncommitted rows; no message may be lost because of that.
-
-
-@pytest.mark.parametrize("first_to_commit", [0, 1])
-def test_two_senders_of_a_new_group_do_not_wait(committed_orders, actors, first_to_commit):
-    senders = actors(2)
-    for number, sender in enumerate(senders):
-        sender.do(begin)
-        sender.do(call, "send", "orders", f"a{number}", group="a")
-
-    senders[first_to_commit].do(commit)
-    [message] = committed_orders.read(qty=10)
-    senders[1 - first_to_commit].do(commit)
-
-    assert message.body == f"a{first_to_commit}"
-    assert committed_orders.read(qty=10) == []
-    committed_orders.archive(message)
-    assert bodies(committed_orders.read(qty=10)) == [f"a{1 - first_to_commit}"]
+# test_limits_races.py has more of these, for groups with one slot and with two.
 
 
 def test_a_sender_in_a_long_transaction_holds_up_neither_senders_nor_readers(
@@ -551,19 +535,6 @@ def test_a_message_sent_while_the_last_is_acked_is_not_lost(committed_orders, ac
     actor.do(call, "archive", "orders", last.receipt)
 
     committed_orders.send("next", group="a")
-    assert committed_orders.read(qty=10) == []
-    actor.do(commit)
-
-    assert bodies(committed_orders.read(qty=10)) == ["next"]
-
-
-def test_a_message_still_uncommitted_when_the_last_is_acked_is_not_lost(committed_orders, actor):
-    send_line(committed_orders, "a", 1)
-    [last] = committed_orders.read()
-    actor.do(begin)
-    actor.do(call, "send", "orders", "next", group="a")
-
-    committed_orders.archive(last)
     assert committed_orders.read(qty=10) == []
     actor.do(commit)
 
@@ -626,21 +597,6 @@ def test_a_reader_that_keeps_its_transaction_open_holds_up_its_own_groups_only(
     assert (other.body, following.body) == ("b1", "b2")
     actor.do(rollback)
     assert bodies(committed_orders.read(qty=10)) == ["a1"]
-
-
-def test_an_ack_under_an_old_snapshot_does_not_overlook_a_message(committed_orders, actor):
-    send_line(committed_orders, "a", 1)
-    [last] = committed_orders.read()
-    actor.do(begin)
-    actor.do(execute, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-    actor.do(execute, "SELECT 1 FROM pgqueue_group")
-    committed_orders.send("next", group="a")
-    assert committed_orders.read(qty=10) == []  # processes the recheck of that send
-
-    actor.do(call, "archive", "orders", last.receipt)
-    actor.do(commit)
-
-    assert bodies(committed_orders.read(qty=10)) == ["next"]
 
 
 def test_an_operator_who_takes_out_the_next_does_not_strand_the_group(committed_orders, actor):
