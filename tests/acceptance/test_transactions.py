@@ -226,26 +226,6 @@ def routed(settings: Any) -> None:
 
 
 @both_committed
-def test_a_router_sends_queues_to_a_database_of_their_own(committed, routed):
-    made = Message.objects.create_queue("orders")
-    order = OrderFactory()
-
-    pk = queue("orders").send({"order": order.pk})
-
-    assert made.alias == "other"
-    assert Queue.objects.get().name == "orders"
-    assert Message.objects.get(pk=pk)._state.db == "other"
-    assert not Queue.objects.using("default").exists()
-    assert Order.objects.using("default").get() == order
-    assert [each.length for each in Message.objects.metrics_all()] == [1]
-    assert [each.name for each in Message.objects.list_queues()] == ["orders"]
-    with transaction.atomic(using="default"):
-        [message] = queue("orders").read()
-    assert queue("orders").archive(message) == [pk]
-    assert Message.objects.drop_queue("orders")
-
-
-@both_committed
 def test_the_transaction_that_counts_is_that_of_the_queues_database(committed, routed):
     Message.objects.create_queue("orders")
 

@@ -15,9 +15,10 @@ from django_pgqueue import queue
 from django_pgqueue.errors import InvalidArgument, QueueBusy, QueueConverting, QueueNotFound
 from django_pgqueue.maintenance import conversion
 from django_pgqueue.maintenance.partitions import find_partitions
-from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message, Queue
+from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Queue
 from tests.actors import begin, call, convert_until, execute, rollback
 from tests.conftest import run_sql
+from tests.messages import everything
 
 DAY = dt.timedelta(days=1)
 HOUR = dt.timedelta(hours=1)
@@ -41,14 +42,6 @@ def tables(name: str = "orders", kind: str = "message") -> list[tuple[str, str]]
         "WHERE isleaf ORDER BY oid",
         [f"pgqueue_{kind}_q{Queue.objects.named(name).get().pk}"],
     )
-
-
-def rows() -> dict[str, list[Any]]:
-    """All stored data about every message."""
-    return {
-        model.__name__: list(model.objects.order_by("pk").values_list())
-        for model in (Message, LiveMessage, ArchivedMessage)
-    }
 
 
 def in_every_state(name: str = "orders", **settings: Any) -> BoundQueue:
@@ -99,11 +92,11 @@ def test_a_queue_is_partitioned_where_django_uses_no_time_zones(settings):
 @pytest.mark.parametrize("kind", [{}, {"unlogged": True}], ids=["logged", "unlogged"])
 def test_a_queue_is_partitioned_and_keeps_every_message_where_it_was(kind):
     orders = in_every_state(**kind)
-    before = rows()
+    before = everything()
 
     assert orders.repartition(DAY) is True
 
-    assert rows() == before
+    assert everything() == before
     assert Queue.objects.get().partition_interval == DAY
     for table in ("message", "archive"):
         (first, bounds), *_ = tables(kind=table)
@@ -169,11 +162,12 @@ def test_maintenance_goes_on_with_the_partitions():
 
 def test_what_is_in_a_partition_stays_there_when_the_interval_changes():
     orders = in_every_state(partition_interval=DAY)
-    before, (today, *_rest) = rows(), [table for table, bounds in tables() if "FROM" in bounds]
+    before = everything()
+    today = next(table for table, bounds in tables() if "FROM" in bounds)
 
     assert orders.repartition(HOUR) is True
 
-    assert rows() == before
+    assert everything() == before
     assert Queue.objects.get().partition_interval == HOUR
     assert today in [table for table, _ in tables()]
     works(orders)
@@ -187,11 +181,11 @@ def test_partitions_with_messages_of_the_future_stay_when_the_interval_changes()
         "VALUES (%s, statement_timestamp() + '2 days'), (%s, statement_timestamp() + '99 days')",
         [pk, pk],
     )
-    before = rows()
+    before = everything()
 
     orders.repartition(HOUR)
 
-    assert rows() == before
+    assert everything() == before
     works(orders)
 
 
@@ -307,14 +301,14 @@ def test_a_queue_that_is_dropped_meanwhile_leaves_nothing_behind():
 def test_a_long_transaction_makes_it_give_up_and_no_other_session_wait(made, actor, settings):
     settings.PGQUEUE = {"LOCK_SECONDS": 0.5}
     orders = in_every_state(**made)
-    before = rows()
+    before = everything()
     actor.do(begin)
     actor.do(execute, "SELECT count(*) FROM pgqueue_message")
 
     with pytest.raises(QueueBusy, match="pg_stat_activity"):
         orders.repartition(HOUR if made else DAY)
 
-    assert rows() == before
+    assert everything() == before
     sent = orders.send("on it goes")
     actor.do(rollback)
     assert orders.repartition(HOUR if made else DAY) is True
@@ -354,11 +348,11 @@ def test_interrupted_at_any_step_the_queue_works_and_the_next_call_goes_on(inter
     orders, wanted = interrupted
     assert {re.sub("(_q)?[0-9]+$", "", name) for (name,) in run_sql(MADE)} <= BOUND
     works(orders)
-    before = rows()
+    before = everything()
 
     orders.repartition(wanted)
 
-    assert rows() == before
+    assert everything() == before
     assert Queue.objects.get().partition_interval == wanted
     assert run_sql(MADE) == []
     works(orders)
@@ -366,11 +360,11 @@ def test_interrupted_at_any_step_the_queue_works_and_the_next_call_goes_on(inter
 
 def test_what_was_begun_can_be_cleared_away(interrupted):
     orders, _ = interrupted
-    before = rows()
+    before = everything()
 
     orders.repartition(Queue.objects.get().partition_interval)
 
-    assert rows() == before
+    assert everything() == before
     assert run_sql(MADE) == []
     works(orders)
 

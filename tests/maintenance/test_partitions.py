@@ -45,18 +45,6 @@ def test_a_partition_holds_the_messages_of_its_range_and_their_outcomes(unlogged
     ) == [(kind,)]
 
 
-def test_an_insert_into_a_partition_by_its_name_is_a_send_too():
-    queue = Message.objects.create_queue("daily", partition_interval=DAY)
-    made = make_partition(queue, PAST, PAST + DAY)
-
-    run_sql(
-        f"INSERT INTO {made.message} (queue_id, enqueued_at, body) VALUES (%s, %s, '7')",
-        [queue.pk, PAST],
-    )
-
-    assert [message.body for message in Message.objects.read("daily", qty=2)] == [7]
-
-
 def test_partitions_are_found_by_their_bounds():
     queue = Message.objects.create_queue("daily", partition_interval=DAY)
     made = make_partition(queue, PAST, PAST + DAY)
