@@ -149,16 +149,14 @@ def test_e004_names_the_alias_that_is_missing(settings):
 
 @pytest.mark.django_db
 def test_e005_notices_tables_that_no_migration_made():
-    with connection.cursor() as cursor:
-        cursor.execute("CREATE TEMPORARY TABLE pgqueue_message (id bigint) ON COMMIT DROP")
+    run_sql("CREATE TEMPORARY TABLE pgqueue_message (id bigint) ON COMMIT DROP")
 
     assert "--no-migrations" in (said("E005", databases=["default"]).hint or "")
 
 
 @pytest.mark.django_db
 def test_e005_comes_before_tables_are_made_without_migrations(settings):
-    with connection.cursor() as cursor:
-        cursor.execute("SET LOCAL search_path = pg_temp")
+    run_sql("SET LOCAL search_path = pg_temp")
 
     assert found(databases=["default"]) == []
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import connection
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_pgqueue import decoding
 from django_pgqueue.models import message
+from tests.conftest import run_sql
 
 Decode = Callable[[str], Any]
 
@@ -122,10 +122,7 @@ def test_what_json_refuses_stays_text(decode, text):
 
 def test_one_body_that_json_refuses_keeps_nothing_from_the_others(decode, orders):
     pks = orders.send_batch(range(3))
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE pgqueue_message SET body = %s::jsonb WHERE id = %s", ["7" * 5000, pks[1]]
-        )
+    run_sql("UPDATE pgqueue_message SET body = %s::jsonb WHERE id = %s", ["7" * 5000, pks[1]])
 
     read = orders.read(qty=3)
 
@@ -137,13 +134,11 @@ def test_one_body_that_json_refuses_keeps_nothing_from_the_others(decode, orders
 @pytest.mark.parametrize("text", STORED, ids=lambda text: text[:30])
 def test_a_message_has_the_values_that_json_makes_of_what_is_stored(decode, orders, text):
     pk = orders.send(0)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE pgqueue_message SET body = %(text)s, headers = %(headers)s WHERE id = %(pk)s"
-            " RETURNING body::text",
-            {"text": text, "headers": json.dumps({"é": 1.0}), "pk": pk},
-        )
-        [(stored,)] = cursor.fetchall()
+    [(stored,)] = run_sql(
+        "UPDATE pgqueue_message SET body = %(text)s, headers = %(headers)s WHERE id = %(pk)s"
+        " RETURNING body::text",
+        {"text": text, "headers": json.dumps({"é": 1.0}), "pk": pk},
+    )
 
     [read] = orders.read()
 

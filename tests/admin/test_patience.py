@@ -12,6 +12,7 @@ from django.urls import reverse
 from django_pgqueue.admin import messages_page, patience
 from django_pgqueue.admin.search import Found, Looked, Search
 from django_pgqueue.models import BoundQueue, Queue
+from tests.conftest import run_sql
 
 PAGES = ["message_changelist", "queue_changelist", "message_failures", "rollup_charts"]
 
@@ -28,8 +29,7 @@ def test_a_page_that_takes_too_long_says_so(admin_client, orders, monkeypatch, n
     def slow(*args: Any, **kwargs: Any) -> bool:
         asked.append(args)
         if len(asked) == 1:  # not for the page that reports the timeout
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT pg_sleep(60)")
+            run_sql("SELECT pg_sleep(60)")
         return True
 
     monkeypatch.setattr(admin.replace("has_view_or_change_permission", view), slow)

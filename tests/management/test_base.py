@@ -17,6 +17,7 @@ from django_pgqueue.management import base, progress_bar
 from django_pgqueue.management.jobs import url_of
 from django_pgqueue.management.progress_bar import ProgressBar
 from django_pgqueue.models import Message
+from tests.conftest import run_sql
 from tests.management.calling import Terminal, call, call_json
 
 COMMANDS = [
@@ -63,8 +64,7 @@ def test_a_database_that_does_not_exist_is_refused_with_those_that_do(db, comman
 
 @pytest.mark.parametrize("command", ["pgqueue_queues", "pgqueue_health"])
 def test_missing_tables_are_named_with_the_command_that_creates_them(db, command):
-    with connections["default"].cursor() as cursor:
-        cursor.execute("ALTER TABLE pgqueue_queue RENAME TO elsewhere")
+    run_sql("ALTER TABLE pgqueue_queue RENAME TO elsewhere")
 
     with pytest.raises(CommandError, match=r"manage\.py migrate --database default"):
         call(command)

@@ -7,9 +7,9 @@ from io import StringIO
 
 import pytest
 from django.core.management import call_command
-from django.db import connection
 
 from django_pgqueue.models import Message, Process, Queue
+from tests.conftest import run_sql
 
 
 def health(*arguments: str) -> tuple[int, str]:
@@ -48,8 +48,7 @@ def test_a_live_consumer_makes_it_healthy(orders):
 def test_a_consumer_that_is_dead_or_stopping_or_of_another_queue_does_not_count(orders, change):
     orders.send(1)
     Process.objects.register(["orders"], version="1", using="default")
-    with connection.cursor() as cursor:
-        cursor.execute(f"UPDATE pgqueue_process SET {change}")
+    run_sql(f"UPDATE pgqueue_process SET {change}")
 
     assert health()[0] == 1
 

@@ -8,10 +8,10 @@ import pickle
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import connection
 
 from django_pgqueue.errors import ImmutableMessage, LeaseLost
 from django_pgqueue.models import ArchivedMessage, LiveMessage, Message
+from tests.conftest import run_sql
 from tests.factories import MessageFactory, QueueFactory
 
 
@@ -149,9 +149,7 @@ def test_the_body_is_written_once_and_stays_where_it_is(orders):
     pk = orders.send({"order": 7})
 
     def place() -> tuple[str, str]:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT ctid::text, xmin::text FROM pgqueue_message WHERE id = %s", [pk])
-            return cursor.fetchone()
+        return run_sql("SELECT ctid::text, xmin::text FROM pgqueue_message WHERE id = %s", [pk])[0]
 
     before = place()
     [message] = orders.read()

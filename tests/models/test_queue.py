@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.core.exceptions import ValidationError
 from django.core.management import call_command
-from django.db import connection, transaction
+from django.db import transaction
 from django.utils.connection import ConnectionDoesNotExist
 
 from django_pgqueue.errors import InvalidQueueName, QueueNotFound
@@ -254,10 +254,7 @@ def test_a_flush_leaves_no_ghost_of_a_queue(committed, count):
 def test_after_a_flush_queues_are_made_anew_even_with_the_same_id(committed):
     old = Message.objects.create_queue("orders", partition_interval=dt.timedelta(days=1))
     flush()
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT setval(pg_get_serial_sequence('pgqueue_queue', 'id'), %s, false)", [old.pk]
-        )
+    run_sql("SELECT setval(pg_get_serial_sequence('pgqueue_queue', 'id'), %s, false)", [old.pk])
 
     new = Message.objects.create_queue("orders")
 

@@ -14,7 +14,6 @@ from urllib.request import urlopen
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connection
 from django.test import RequestFactory
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -24,6 +23,7 @@ from django_pgqueue.models import ArchivedMessage, ExportRun, Lake, Message, Que
 from django_pgqueue.models.process import ago
 from django_pgqueue.prometheus import apps, counters, views
 from django_pgqueue.retries import Constant
+from tests.conftest import run_sql
 from tests.waiting import until
 
 FILES = Path(counters.__file__).parent
@@ -141,8 +141,7 @@ def test_the_view_tells_how_exports_are(orders):
 
 def test_a_database_that_takes_too_long_is_reported_as_down(orders, monkeypatch):
     def slow() -> list[Any]:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_sleep(60)")
+        run_sql("SELECT pg_sleep(60)")
         return []
 
     monkeypatch.setattr(Message.objects, "metrics_all", slow)

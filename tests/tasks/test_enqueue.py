@@ -21,6 +21,7 @@ from django_pgqueue.models import LiveMessage, Message, Queue
 from django_pgqueue.tasks import PgQueueBackend, consuming
 from django_pgqueue.worker.consumer import Consumer
 from django_pgqueue.worker.options import Options
+from tests.conftest import run_sql
 from tests.engine.plans.plans import planned_queues
 from tests.hearing import heard
 from tests.tasks import sample
@@ -205,8 +206,7 @@ def test_a_missing_queue_names_the_command_that_creates_it(db, configure):
 
 def test_missing_tables_name_the_command_that_creates_them(db, configure):
     configure()
-    with connection.cursor() as cursor:
-        cursor.execute("ALTER TABLE pgqueue_queue RENAME TO elsewhere")
+    run_sql("ALTER TABLE pgqueue_queue RENAME TO elsewhere")
 
     with pytest.raises(QueueNotFound, match=r"Run manage\.py migrate, which makes it"):
         sample.noop.enqueue()

@@ -14,6 +14,7 @@ from django_pgqueue.worker import Consumer, Options
 from django_pgqueue.worker.execution import Execution
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
+from tests.conftest import run_sql
 
 __all__ = [
     "Held",
@@ -130,12 +131,10 @@ def errors(queue: str = "orders") -> list[str]:
 def live(queue: str = "orders") -> list[tuple[int, str, int, int]]:
     """The messages of a queue: id, state, deliveries, attempts."""
     found = Message.objects.resolve(queue)
-    with connections["default"].cursor() as cursor:
-        cursor.execute(
-            "SELECT id, state, read_ct, attempts FROM pgqueue_live WHERE queue_id = %s ORDER BY id",
-            [found.pk],
-        )
-        return cursor.fetchall()
+    return run_sql(
+        "SELECT id, state, read_ct, attempts FROM pgqueue_live WHERE queue_id = %s ORDER BY id",
+        [found.pk],
+    )
 
 
 def leases(queue: str = "orders") -> int:

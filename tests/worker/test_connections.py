@@ -13,6 +13,7 @@ from django.db import OperationalError, connection, connections
 from django_pgqueue.worker import connections as ours
 from django_pgqueue.worker.connections import configure, limited, pool_size
 from django_pgqueue.worker.workers import LockedWorker, Worker
+from tests.conftest import run_sql
 from tests.leasing import lease
 from tests.worker.consuming import executing, subscribed
 
@@ -28,10 +29,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def wait_for_ever() -> None:
-    with connection.cursor() as cursor:
-        # The server notices the cut connection too.
-        cursor.execute("SET client_connection_check_interval = '100ms'")
-        cursor.execute("SELECT pg_sleep(600)")
+    # The server notices the cut connection too.
+    run_sql("SET client_connection_check_interval = '100ms'")
+    run_sql("SELECT pg_sleep(600)")
 
 
 @pytest.mark.usefixtures("impatient")
@@ -69,9 +69,7 @@ def test_connections_get_keepalives_and_a_name_unless_the_project_has_its_own(mo
         "fallback_application_name": "runconsumer orders",
     }
     connection.close()
-    with connection.cursor() as cursor:
-        cursor.execute("SHOW application_name")
-        assert cursor.fetchall() == [("runconsumer orders",)]
+    assert run_sql("SHOW application_name") == [("runconsumer orders",)]
     connection.close()
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import connection
 
 from django_pgqueue.acks import AckPolicy
 from django_pgqueue.engine.read import reading
@@ -36,9 +35,7 @@ LISTENERS = "FROM pg_stat_activity WHERE query LIKE 'LISTEN%%' AND datname = cur
 
 
 def listeners() -> int:
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT count(*) {LISTENERS}")
-        return cursor.fetchone()[0]
+    return run_sql(f"SELECT count(*) {LISTENERS}")[0][0]
 
 
 def settled(run: InThread, seconds: float = 0.5) -> None:
@@ -189,8 +186,7 @@ def test_the_listener_comes_back_after_its_connection_was_killed(committed_order
     run = consume(lambda message: None, max_fetch_interval=30)
     settled(run, 5)
 
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT pg_terminate_backend(pid) {LISTENERS}")
+    run_sql(f"SELECT pg_terminate_backend(pid) {LISTENERS}")
     until(lambda: any(kwargs.get("operation") == "listen" for _, kwargs in events))
     settled(run, 5)
     committed_orders.send(1)
@@ -214,11 +210,10 @@ def test_all_connections_may_die_and_nothing_is_lost(committed_orders, consume):
 
     for _ in range(5):
         before = run.subscription.counts.settled
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            )
+        run_sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
         until(lambda: run.subscription.counts.settled > before or len(outcomes()) == 300)  # noqa: B023
     until(lambda: len(outcomes()) == len(ids), 30)
 

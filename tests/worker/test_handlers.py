@@ -20,6 +20,7 @@ from django_pgqueue.acks import Ack, Discard, Nack, Reject, Retry
 from django_pgqueue.models import ArchivedMessage, Message
 from django_pgqueue.retries import Constant, NoRetry
 from tests.app.models import Order
+from tests.conftest import run_sql
 from tests.hearing import listening
 from tests.waiting import until
 from tests.worker.consuming import errors, live, outcomes
@@ -253,8 +254,7 @@ def test_an_async_batch(committed_orders, drain):
 
 def test_async_handlers_recover_from_a_lost_connection(committed_orders, drain):
     def break_it() -> None:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        run_sql("SELECT pg_terminate_backend(pg_backend_pid())")
 
     async def use(message: Message) -> None:
         if message.body == "break" and message.read_ct == 1:
@@ -308,14 +308,10 @@ def test_idle_workers_honour_conn_max_age(committed_orders, consume, monkeypatch
     pids: list[int] = []
 
     def use(message: Message) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_backend_pid()")
-            pids.append(cursor.fetchone()[0])
+        pids.append(run_sql("SELECT pg_backend_pid()")[0][0])
 
     def gone() -> bool:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", pids[:1])
-            return cursor.fetchone() == (0,)
+        return run_sql("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", pids[:1]) == [(0,)]
 
     consume(use, max_workers=1)
     committed_orders.send(1)
@@ -333,8 +329,7 @@ def test_every_thread_gives_its_pooled_connection_back(committed_orders, drain, 
 
     def use(message: Message) -> None:
         threads.add(threading.get_ident())
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT 1")
+        run_sql("SELECT 1")
         time.sleep(0.01)
 
     committed_orders.send_batch(list(range(40)))

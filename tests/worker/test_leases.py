@@ -7,13 +7,14 @@ import time
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
 
 from django_pgqueue.errors import LeaseLost
 from django_pgqueue.models import Message, Process
 from django_pgqueue.retries import NoRetry
 from django_pgqueue.worker.quarantine import is_suspect
 from tests.app.models import Order
+from tests.conftest import run_sql
 from tests.leasing import lease
 from tests.waiting import until
 from tests.worker.consuming import elsewhere, errors, leases, live, outcomes, steal
@@ -134,12 +135,11 @@ def test_extend_prolongs_by_more_than_the_lease_loop_would(committed_orders, dra
     def extend(message: Message) -> None:
         message.extend(600)
         time.sleep(0.7)
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT extract(epoch FROM vt - now()) FROM pgqueue_deferred WHERE id = %s",
-                [message.id],
-            )
-            left.append(float(cursor.fetchone()[0]))
+        [(seconds,)] = run_sql(
+            "SELECT extract(epoch FROM vt - now()) FROM pgqueue_deferred WHERE id = %s",
+            [message.id],
+        )
+        left.append(float(seconds))
 
     committed_orders.send(1)
 
@@ -308,8 +308,7 @@ def test_a_suspect_is_run_though_others_take_longer_than_its_lease(committed_ord
     suspect = committed_orders.send("suspect", delay=3600)
     committed_orders.set_vt(suspect, 0)
     # As if a consumer had died while handling it.
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE pgqueue_deferred SET read_ct = 3 WHERE id = %s", [suspect])
+    run_sql("UPDATE pgqueue_deferred SET read_ct = 3 WHERE id = %s", [suspect])
 
     until(lambda: suspect in outcomes(), 20)
     finish.set()
@@ -333,12 +332,11 @@ def test_a_dead_consumers_leases_come_back_before_their_timeout(committed_orders
 
 
 def silence(process: Process, seconds: int) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE pgqueue_process SET heartbeat_at = now() - make_interval(secs => %s) "
-            "WHERE id = %s",
-            [seconds, process.pk],
-        )
+    run_sql(
+        "UPDATE pgqueue_process SET heartbeat_at = now() - make_interval(secs => %s) "
+        "WHERE id = %s",
+        [seconds, process.pk],
+    )
 
 
 def test_a_process_row_names_the_messages_it_works_on(committed_orders, consume, held):

@@ -20,6 +20,7 @@ from django_pgqueue.worker import connections as connections_module
 from django_pgqueue.worker import execution
 from django_pgqueue.worker.settler import Settler
 from tests.app.models import Order
+from tests.conftest import run_sql
 from tests.leasing import lease
 from tests.waiting import until
 from tests.worker.consuming import elsewhere, errors, live, outcomes, steal, subscribed
@@ -464,8 +465,7 @@ def test_a_transactional_handler_in_conflict_is_tried_again_and_no_attempt_count
         Order.objects.create(number=str(len(ran)))
         ran.append((context.attempt, context.deliveries))
         if len(ran) < 3:
-            with connection.cursor() as cursor:
-                cursor.execute(f"DO $$ BEGIN RAISE SQLSTATE '{code}'; END $$")
+            run_sql(f"DO $$ BEGIN RAISE SQLSTATE '{code}'; END $$")
 
     pk = committed_orders.send(1)
 
@@ -480,8 +480,7 @@ def test_a_conflict_that_does_not_end_is_an_error_of_the_handler(committed_order
 
     def conflict(message: Message) -> None:
         ran.append(message.id)
-        with connection.cursor() as cursor:
-            cursor.execute("DO $$ BEGIN RAISE SQLSTATE '40001'; END $$")
+        run_sql("DO $$ BEGIN RAISE SQLSTATE '40001'; END $$")
 
     pk = committed_orders.send(1)
 

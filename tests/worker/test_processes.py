@@ -216,9 +216,8 @@ def test_a_killed_consumers_leases_are_rescued_before_their_timeout(committed, s
     Message.objects.send("patient", {"op": 1, "before": "kill"})
     first = start()
     assert first.wait() == -signal.SIGKILL
-    with connection.cursor() as cursor:
-        # Simulates twelve missed seconds.
-        cursor.execute("UPDATE pgqueue_process SET heartbeat_at = now() - interval '13 seconds'")
+    # Simulates twelve missed seconds.
+    run_sql("UPDATE pgqueue_process SET heartbeat_at = now() - interval '13 seconds'")
 
     start()
 

@@ -17,6 +17,7 @@ from django_pgqueue.models import Message
 from django_pgqueue.retries import Constant, NoRetry
 from django_pgqueue.worker.running import Clock
 from tests.app.models import Order
+from tests.conftest import run_sql
 from tests.hearing import listening
 from tests.waiting import until
 from tests.worker.consuming import InThread, errors, live, outcomes
@@ -113,8 +114,7 @@ def test_a_query_that_hangs_is_abandoned_and_rolled_back(committed_orders, drain
     def hang(message: Message) -> None:
         Order.objects.create(number=str(message.read_ct))
         if message.read_ct == 1:
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT pg_sleep(5)")
+            run_sql("SELECT pg_sleep(5)")
 
     pk = committed_orders.send(1)
 
