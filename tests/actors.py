@@ -27,6 +27,7 @@ __all__ = [
     "databases",
     "drive",
     "engine",
+    "enter",
     "execute",
     "manage",
     "rollback",
@@ -47,7 +48,7 @@ class Actor:
         self._pool = ProcessPoolExecutor(
             max_workers=1,
             mp_context=multiprocessing.get_context("spawn"),
-            initializer=_enter,
+            initializer=enter,
             initargs=(databases, settings),
         )
 
@@ -94,14 +95,15 @@ def databases(**options: Any) -> dict[str, dict[str, Any]]:
 _blocks: list[Any] = []
 
 
-def _enter(databases: dict[str, dict[str, Any]], changes: dict[str, Any]) -> None:
+def enter(databases: dict[str, dict[str, Any]], changes: dict[str, Any] | None = None) -> None:
+    """Set Django up with these databases and changed settings."""
     os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
     os.environ.setdefault("DATABASE_URL", "postgres:///unused")  # prevents that a server is started
     import django
     from django.conf import settings
 
     settings.DATABASES = databases
-    for name, value in changes.items():
+    for name, value in (changes or {}).items():
         setattr(settings, name, value)
     django.setup()
 

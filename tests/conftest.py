@@ -24,6 +24,8 @@ from tests.actors import Actor, databases, execute
 from tests.app import models as shop_models
 
 DEBIAN_POSTGRES_15 = Path("/usr/lib/postgresql/15/bin")
+#: The programs of the suite's own server, and those of PostgreSQL 15.
+VERSIONS = ["", pytest.param(str(DEBIAN_POSTGRES_15), marks=pytest.mark.pg15)]
 CHROMIUM = Path("/usr/bin/chromium")
 _MADE_BY_MIGRATE = {"auth_permission", "django_content_type"}
 

@@ -9,14 +9,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from example_project.embedded_postgres.server import EmbeddedServer
 
-__all__ = ["VERSIONS", "copy", "one_server", "two_servers"]
-
-#: The programs of the suite's own server, and those of PostgreSQL 15.
-VERSIONS = ["", pytest.param("/usr/lib/postgresql/15/bin", marks=pytest.mark.pg15)]
+__all__ = ["copy", "one_server", "two_servers"]
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection
 
 from django_pgqueue import bare
 from django_pgqueue.errors import (
@@ -22,6 +21,7 @@ from django_pgqueue.errors import (
     TablesMissing,
     TransactionRefused,
 )
+from django_pgqueue.management.jobs import url_of
 from django_pgqueue.models import ArchivedMessage, BoundQueue, Queue
 from django_pgqueue.types import State
 
@@ -54,10 +54,7 @@ def run_without_django(code: str, **environment: str) -> str:
 
 @pytest.fixture
 def dsn(committed_orders: BoundQueue) -> str:
-    connection.ensure_connection()
-    return psycopg.conninfo.make_conninfo(
-        connection.connection.info.dsn, password=connection.settings_dict["PASSWORD"] or None
-    )
+    return url_of("default")
 
 
 @pytest.fixture

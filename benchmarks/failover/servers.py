@@ -21,7 +21,7 @@ import psycopg
 from benchmarks import notes
 from example_project.embedded_postgres.server import EmbeddedServer
 from tests import waiting
-from tests.standby import copy, two_servers
+from tests.servers import copy, two_servers
 
 __all__ = ["Pair", "Servers", "execute", "kill", "pair", "until"]
 

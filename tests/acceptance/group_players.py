@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from typing import Any
 
+from tests.actors import enter
+
 __all__ = ["send", "work"]
-
-
-def _set_up(databases: dict[str, dict[str, Any]]) -> None:
-    os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
-    os.environ.setdefault("DATABASE_URL", "postgres:///unused")  # prevents that a server is started
-    import django
-    from django.conf import settings
-
-    settings.DATABASES = databases
-    django.setup()
 
 
 def send(databases: dict[str, dict[str, Any]], groups: list[str], messages: int, seed: int) -> None:
     """Send numbered messages to this process's groups; some transactions sleep, some roll back."""
-    _set_up(databases)
+    enter(databases)
     from django.db import transaction
 
     from django_pgqueue import queue
@@ -44,7 +35,7 @@ def send(databases: dict[str, dict[str, Any]], groups: list[str], messages: int,
 
 def work(databases: dict[str, dict[str, Any]], seed: int) -> None:
     """Consume until killed: record each held message, then its effect together with its ack."""
-    _set_up(databases)
+    enter(databases)
     from django.db import connection, transaction
 
     from django_pgqueue import queue

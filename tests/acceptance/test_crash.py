@@ -12,7 +12,8 @@ from environ import Env
 from django_pgqueue.ddl import LIVE
 from example_project.embedded_postgres.server import EmbeddedServer
 from tests.actors import Actor, begin, call, execute, manage, work_off
-from tests.servers import VERSIONS, one_server
+from tests.conftest import VERSIONS
+from tests.servers import one_server
 
 pytestmark = [pytest.mark.acceptance]
 

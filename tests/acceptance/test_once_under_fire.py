@@ -14,6 +14,7 @@ import pytest
 
 from django_pgqueue import bare
 from django_pgqueue.engine.settle.settling import archive
+from django_pgqueue.management.jobs import url_of
 from django_pgqueue.types import Sent
 from tests.actors import Actor, begin, call, execute
 from tests.conftest import run_sql
@@ -33,8 +34,8 @@ HOLDING = {
 class Crowd:
     """Threads with a connection each, which repeat a step until they are told to stop."""
 
-    def __init__(self, connect: Callable[[], psycopg.Connection[Any]]) -> None:
-        self._connect = connect
+    def __init__(self) -> None:
+        self._url = url_of("default")
         self._threads: list[threading.Thread] = []
         self._stop = threading.Event()
         self.errors: list[Exception] = []
@@ -45,7 +46,7 @@ class Crowd:
 
     def _repeat(self, step: Callable[[Any], object]) -> None:
         try:
-            with self._connect() as connection:
+            with psycopg.connect(self._url, autocommit=True) as connection:
                 queue = bare.open_queue(connection, "orders")
                 while not self._stop.is_set():
                     step(queue)
@@ -63,27 +64,11 @@ class Crowd:
         assert self.errors == []
 
 
-@pytest.fixture
-def connect(reachable: dict[str, dict[str, Any]]) -> Callable[[], psycopg.Connection[Any]]:
-    known = reachable["default"]
-    names = {
-        "NAME": "dbname",
-        "HOST": "host",
-        "PORT": "port",
-        "USER": "user",
-        "PASSWORD": "password",
-    }
-    options = {name: known[key] for key, name in names.items() if known.get(key)}
-    return lambda: psycopg.connect(autocommit=True, **options)
-
-
 @pytest.mark.parametrize(
     ("until_", "on_conflict"),
     [("done", "skip"), ("started", "skip"), ("done", "replace"), ("started", "replace")],
 )
-def test_of_a_hundred_senders_of_one_key_one_has_a_message(
-    committed_orders, connect, until_, on_conflict
-):
+def test_of_a_hundred_senders_of_one_key_one_has_a_message(committed_orders, until_, on_conflict):
     sent: list[Sent] = []
     seen: list[int] = []
     options = {"until": until_, "on_conflict": on_conflict}
@@ -99,7 +84,7 @@ def test_of_a_hundred_senders_of_one_key_one_has_a_message(
         [(count,)] = queue.runner.run(HOLDING[until_])
         seen.append(count)
 
-    crowd = Crowd(connect)
+    crowd = Crowd()
     crowd.add(SENDERS, send)
     crowd.add(2, consume)
     crowd.add(1, look)

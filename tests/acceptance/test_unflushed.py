@@ -17,7 +17,8 @@ from django_pgqueue.engine.read.reading import lease
 from django_pgqueue.engine.settle.outcomes import release
 from example_project.embedded_postgres.server import EmbeddedServer
 from tests.actors import Actor, begin, call, commit, engine, execute, manage
-from tests.servers import VERSIONS, one_server
+from tests.conftest import VERSIONS
+from tests.servers import one_server
 from tests.waiting import until
 
 pytestmark = [pytest.mark.acceptance]

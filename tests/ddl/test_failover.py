@@ -12,7 +12,8 @@ from environ import Env
 
 from example_project.embedded_postgres.server import EmbeddedServer
 from tests.actors import Actor, call, manage, work_off
-from tests.servers import VERSIONS, copy, two_servers
+from tests.conftest import VERSIONS
+from tests.servers import copy, two_servers
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow

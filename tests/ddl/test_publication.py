@@ -12,7 +12,8 @@ from environ import Env
 
 from example_project.embedded_postgres.server import EmbeddedServer
 from tests.actors import Actor, call, execute, manage
-from tests.servers import VERSIONS, one_server
+from tests.conftest import VERSIONS
+from tests.servers import one_server
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow

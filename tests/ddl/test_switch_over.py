@@ -14,7 +14,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from example_project.embedded_postgres.server import EmbeddedServer
 from tests.actors import Actor, call, manage, work_off
-from tests.servers import VERSIONS, two_servers
+from tests.conftest import VERSIONS
+from tests.servers import two_servers
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow

@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from multiprocessing.synchronize import Event
 from typing import Any
 
-from tests.actors import _enter
+from tests.actors import enter
 
 __all__ = ["consume", "convert_and_die", "maintain", "send"]
 
 
 def send(databases: dict[str, Any], stop: Event, number: int) -> None:
     """Send in every possible way, and record in the same transaction what was sent."""
-    _enter(databases, {})
+    enter(databases)
     from django.db import connection, transaction
 
     from django_pgqueue import queue
@@ -56,7 +56,7 @@ def send(databases: dict[str, Any], stop: Event, number: int) -> None:
 
 def consume(databases: dict[str, Any], stop: Event, number: int) -> None:
     """Read and archive, or pop, and record in the same transaction what was handled."""
-    _enter(databases, {})
+    enter(databases)
     from django.db import transaction
 
     from django_pgqueue import queue
@@ -77,7 +77,7 @@ def consume(databases: dict[str, Any], stop: Event, number: int) -> None:
 
 def maintain(databases: dict[str, Any], stop: Event, number: int) -> None:
     """Run maintenance repeatedly."""
-    _enter(databases, {})
+    enter(databases)
     from django_pgqueue import queue
 
     while not stop.is_set():
@@ -87,7 +87,7 @@ def maintain(databases: dict[str, Any], stop: Event, number: int) -> None:
 
 def convert_and_die(databases: dict[str, Any], interval: Any, step: str) -> None:
     """Start a conversion, and die in the transaction of a step."""
-    _enter(databases, {})
+    enter(databases)
     from unittest.mock import patch
 
     from django_pgqueue import queue

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tests.acceptance.group_players import _set_up
+from tests.actors import enter
 
 __all__ = ["maintain"]
 
 
 def maintain(databases: dict[str, dict[str, Any]]) -> None:
     """Run maintenance rounds until killed."""
-    _set_up(databases)
+    enter(databases)
     from django_pgqueue import queue
 
     while True:

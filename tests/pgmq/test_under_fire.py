@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connection
 from pgmq import PGMQueue
 
+from django_pgqueue.management.jobs import url_of
 from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message, queue
 from tests.app.models import Order
 from tests.pgmq.conftest import Call, environment
@@ -50,7 +50,7 @@ class Worker:
         self._folder = folder
         self._command = {
             "django": [sys.executable, "-m", "django", "runconsumer", "lease", "--workers", "2"],
-            "python": [sys.executable, "-m", "tests.pgmq.worker", conninfo(), "lease"],
+            "python": [sys.executable, "-m", "tests.pgmq.worker", url_of("default"), "lease"],
             "js": ["node", str(scripts / "worker.mjs"), "lease"],
         }[kind]
         self._environment = {
@@ -85,11 +85,6 @@ class Worker:
         self._process.wait()
 
 
-def conninfo() -> str:
-    connection.ensure_connection()
-    return str(connection.connection.info.dsn)
-
-
 @pytest.fixture
 def lease(committed_pgmq: Call) -> BoundQueue:
     Message.objects.create_queue("lease", visibility_timeout=LEASE, max_deliveries=100)
@@ -113,7 +108,7 @@ def workers(lease: BoundQueue, scripts: Path, tmp_path: Path) -> Iterator[list[W
 @pytest.fixture
 def send(lease: BoundQueue, scripts: Path, grouped: bool) -> Iterator[Callable[[], list[str]]]:
     """Send a message to each group, or a batch without groups, by all kinds of clients in turn."""
-    client = PGMQueue(conn_string=conninfo(), init_extension=False, pool_size=1)
+    client = PGMQueue(conn_string=url_of("default"), init_extension=False, pool_size=1)
     rounds = 0
 
     def send_round() -> list[str]:

@@ -9,10 +9,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection
 
 from django_pgqueue.engine.read import positions
 from django_pgqueue.engine.statements import render
+from django_pgqueue.management.jobs import url_of
 from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message
 from tests.conftest import run_sql
 
@@ -60,14 +60,8 @@ class Client:
 
 @pytest.fixture
 def client(committed_orders: BoundQueue) -> Iterator[Client]:
-    connection.ensure_connection()
-    plain = psycopg.connect(connection.connection.info.dsn, autocommit=True, password=_password())
-    yield Client(Message.objects.resolve("orders").pk, plain)
-    plain.close()
-
-
-def _password() -> str | None:
-    return connection.settings_dict["PASSWORD"] or None
+    with psycopg.connect(url_of("default"), autocommit=True) as plain:
+        yield Client(Message.objects.resolve("orders").pk, plain)
 
 
 @pytest.mark.parametrize("qty", [1, 7, 100])
