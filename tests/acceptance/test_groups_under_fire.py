@@ -9,16 +9,15 @@ import multiprocessing
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.acceptance import group_players
+from tests.conftest import run_sql
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
-
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 WORKERS, GROUPS, MESSAGES = map(int, os.environ.get("GROUPS_UNDER_FIRE", "4,40,8").split(","))
 SENDERS = 4
@@ -26,14 +25,14 @@ SECONDS = 600
 
 
 @pytest.fixture
-def notes(committed: None, sql: Sql) -> Iterator[None]:
-    sql("CREATE TABLE effect (seq bigserial, grp text, n int)")
-    sql(
+def notes(committed: None) -> Iterator[None]:
+    run_sql("CREATE TABLE effect (seq bigserial, grp text, n int)")
+    run_sql(
         "CREATE TABLE hand (seq bigserial PRIMARY KEY, grp text,"
         " began timestamptz, ended timestamptz)"
     )
     yield
-    sql("DROP TABLE effect, hand")
+    run_sql("DROP TABLE effect, hand")
 
 
 def test_effects_come_in_the_order_of_sending_and_never_two_at_once(

@@ -6,19 +6,18 @@ import datetime as dt
 import multiprocessing
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from django_pgqueue.errors import QueueBusy
 from django_pgqueue.models import BoundQueue, Message, Queue
+from tests.conftest import run_sql
 from tests.maintenance import conversion_players as players
 from tests.waiting import until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
-
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 DAY, HOUR = dt.timedelta(days=1), dt.timedelta(hours=1)
 
@@ -30,12 +29,12 @@ WAY: list[tuple[dt.timedelta, list[str]]] = [
 
 
 @pytest.fixture
-def ledger(committed: None, sql: Sql) -> Iterator[None]:
-    sql("CREATE TABLE sent (id bigint)")
-    sql("CREATE TABLE handled (id bigint)")
-    sql("CREATE TABLE waited (what text, seconds float)")
+def ledger(committed: None) -> Iterator[None]:
+    run_sql("CREATE TABLE sent (id bigint)")
+    run_sql("CREATE TABLE handled (id bigint)")
+    run_sql("CREATE TABLE waited (what text, seconds float)")
     yield
-    sql("DROP TABLE sent, handled, waited")
+    run_sql("DROP TABLE sent, handled, waited")
 
 
 @pytest.mark.parametrize(

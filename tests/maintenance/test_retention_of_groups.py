@@ -19,8 +19,6 @@ __all__ = ["notes"]
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
 
-Sql = Callable[..., list[tuple[Any, ...]]]
-
 GROUPS, MESSAGES, SECONDS = 20, 10, 120
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import product
-from typing import Any
 
 import pytest
 from django.db import connection
@@ -17,18 +16,18 @@ from django_pgqueue.admin.search import Search
 from django_pgqueue.engine.read import positions
 from django_pgqueue.engine.statements import Part
 from django_pgqueue.models import Binding, BoundQueue, LiveMessage, Message
+from tests.conftest import run_sql
 from tests.engine.plans.plans import watched
 
-Sql = Callable[..., list[tuple[Any, ...]]]
-
+TABLES = "pgqueue_ready, pgqueue_deferred, pgqueue_waiting, pgqueue_group, pgqueue_recheck"
 EMPTY = "when there was no key"
 
 
 @pytest.fixture
-def crowded(db: None, sql: Sql) -> BoundQueue:
+def crowded(db: None) -> BoundQueue:
     """5,000 groups of one message each, and 5,000 messages behind one leased head."""
     # Removes the dead rows that an earlier test's rollback left.
-    sql("TRUNCATE pgqueue_ready, pgqueue_deferred, pgqueue_waiting, pgqueue_group, pgqueue_recheck")
+    run_sql(f"TRUNCATE {TABLES}")
     Message.objects.create_queue("orders")
     orders = BoundQueue("orders")
     orders.send_batch([0] * 5_000, group="blocked")
@@ -148,9 +147,9 @@ def test_a_read_behind_the_position_looks_for_rechecks_by_their_index(crowded, s
     assert "Seq Scan" not in kinds
 
 
-def rows_read(sql: Sql) -> int:
+def rows_read() -> int:
     """Rows of the groups' tables read by this transaction so far, including by triggers."""
-    [(rows,)] = sql(
+    [(rows,)] = run_sql(
         "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables"
         " WHERE relname IN ('pgqueue_group', 'pgqueue_waiting', 'pgqueue_ready',"
         " 'pgqueue_deferred')"
@@ -168,14 +167,14 @@ def test_what_comes_after_an_ack_costs_its_batch_though_plans_are_old(orders, sq
     orders.send_batch([0] * 15_000, group=groups * 3)
     begin_all_groups()
     messages = getattr(orders, read)(qty=100)
-    before = rows_read(sql)
+    before = rows_read()
 
     orders.archive(messages)
 
     assert len(messages) == 100
     # Each message, its group's row, the head's row (twice, for the fence) and the next message: a
     # few times each.
-    assert rows_read(sql) - before <= 100 * 14
+    assert rows_read() - before <= 100 * 14
     assert orders.metrics().ready >= 5_000 - 100
 
 
@@ -199,9 +198,9 @@ def test_setting_followers_back_costs_its_batch(crowded, sql):
 
 
 @pytest.fixture
-def dead(db: None, sql: Sql) -> BoundQueue:
+def dead(db: None) -> BoundQueue:
     """20,000 dead letters of "orders", which has 20,000 messages in flight and 20,000 archived."""
-    sql("TRUNCATE pgqueue_ready, pgqueue_deferred, pgqueue_waiting, pgqueue_group, pgqueue_recheck")
+    run_sql(f"TRUNCATE {TABLES}")
     Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue="dead")
     orders, dead = BoundQueue("orders"), BoundQueue("dead")
@@ -248,7 +247,7 @@ def test_a_batch_of_a_redrive_costs_that_batch(dead, sql, small_batches, analyze
         plan.check(rows=small_batches * 5, buffers=small_batches * 60)
 
 
-def test_a_redrive_does_not_look_again_at_what_it_has_looked_at(dead, sql, small_batches):
+def test_a_redrive_does_not_look_again_at_what_it_has_looked_at(dead, small_batches):
     with watched(connection) as plans:
         dead.redrive(conditional={"n": -1})
 
@@ -336,7 +335,7 @@ def test_a_send_with_a_key_costs_the_same_with_many_keys(db, sql, analyzed, plan
         plan.check(rows=10, buffers=400)
 
 
-def test_a_publish_reads_the_bindings_once_and_writes_to_the_queues_that_match(db, sql):
+def test_a_publish_reads_the_bindings_once_and_writes_to_the_queues_that_match(db):
     queues = [Message.objects.create_queue(f"q{n}") for n in range(20)]
     Binding.objects.bulk_create(
         Binding(pattern=f"orders.{n}.#", queue=queues[n % 20]) for n in range(5_000)

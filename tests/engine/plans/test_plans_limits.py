@@ -9,8 +9,9 @@ import pytest
 from django.db import connection
 
 from django_pgqueue.models import BoundQueue, Message, Queue
+from tests.conftest import run_sql
 from tests.engine.plans.plans import watched
-from tests.engine.plans.test_plans_features import Sql, begin_all_groups, rows_read
+from tests.engine.plans.test_plans_features import TABLES, begin_all_groups, rows_read
 
 QTY = 10
 #: Messages in one group, and groups with one message each.
@@ -22,23 +23,21 @@ IN_GROUPS = {"group_limit": 3}
 RATES = {"group_rate": "1/h", "group_burst": 3}
 OF_ALL = {"group_limit": 3, "limit": 1000, "rate": "1000/s", "burst": 1000}
 
-TABLES = "pgqueue_ready, pgqueue_deferred, pgqueue_waiting, pgqueue_group, pgqueue_recheck"
-
 
 @pytest.fixture
-def crowded(db: None, sql: Sql, limits: dict[str, Any], analyzed: str) -> BoundQueue:
+def crowded(db: None, limits: dict[str, Any], analyzed: str) -> BoundQueue:
     """Every group has its heads; those of the deep group are first."""
-    sql(f"TRUNCATE {TABLES}")
+    run_sql(f"TRUNCATE {TABLES}")
     Message.objects.create_queue("orders")
     Queue.objects.filter(name="orders").update(**limits)
     orders = BoundQueue("orders")
     if analyzed == "when there was nothing":
-        sql(f"ANALYZE {TABLES}")
+        run_sql(f"ANALYZE {TABLES}")
     orders.send_batch([0] * DEEP, group="deep", priority=1)
     orders.send_batch([0] * GROUPS, group=[f"g{n}" for n in range(GROUPS)])
     begin_all_groups()
     if analyzed == "now":
-        sql(f"ANALYZE {TABLES}")
+        run_sql(f"ANALYZE {TABLES}")
     return orders
 
 
@@ -57,15 +56,15 @@ EVERY = pytest.mark.parametrize(
 
 @pytest.mark.slow
 @EVERY
-def test_an_operation_costs_its_batch(crowded, sql, limits):
+def test_an_operation_costs_its_batch(crowded, limits):
     def costs(operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        before = rows_read(sql)
+        before = rows_read()
         with watched(connection) as plans:
             found = operation(*args, **kwargs)
         for plan in plans:
             plan.check(rows=100 * QTY, buffers=300 * QTY)
         # Each statement is measured once more before it runs, and triggers count here only.
-        assert rows_read(sql) - before < 200 * QTY
+        assert rows_read() - before < 200 * QTY
         return found
 
     messages = costs(crowded.read, qty=QTY)

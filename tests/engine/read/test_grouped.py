@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -12,20 +11,19 @@ from django_pgqueue.errors import InvalidArgument, TransactionRefused
 from django_pgqueue.models import BoundQueue, Message
 from django_pgqueue.types import Metrics
 from tests.actors import begin, call, commit, rollback
+from tests.conftest import run_sql
 from tests.leasing import run_out
 from tests.messages import bodies
 from tests.waiting import until
-
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 
 def send_line(queue: BoundQueue, group: str, count: int = 3) -> list[int]:
     return queue.send_batch([f"{group}{n}" for n in range(1, count + 1)], group=group)
 
 
-def hot_rows(sql: Sql) -> int:
+def hot_rows() -> int:
     """The number of rows in the groups' tables: empty groups leave none."""
-    [(rows,)] = sql(
+    [(rows,)] = run_sql(
         "SELECT (SELECT count(*) FROM pgqueue_group) + (SELECT count(*) FROM pgqueue_waiting)"
     )
     return int(rows)
@@ -42,7 +40,7 @@ def test_a_read_gives_out_the_head_of_each_group_and_all_without_a_group(orders)
     assert orders.read(qty=None) == []
 
 
-def test_a_group_comes_in_its_order_and_leaves_nothing_behind(orders, sql):
+def test_a_group_comes_in_its_order_and_leaves_nothing_behind(orders):
     send_line(orders, "a", 5)
     seen = []
 
@@ -51,7 +49,7 @@ def test_a_group_comes_in_its_order_and_leaves_nothing_behind(orders, sql):
         orders.archive(messages)
 
     assert seen == ["a1", "a2", "a3", "a4", "a5"]
-    assert hot_rows(sql) == 0
+    assert hot_rows() == 0
 
 
 def test_nothing_is_given_out_while_an_earlier_message_is_delayed(orders):
@@ -218,7 +216,7 @@ def test_set_vt_by_id_on_an_unread_head_keeps_it_the_head(orders):
     assert bodies(orders.read(qty=10)) == ["a2", "b1"]
 
 
-def test_purge_empties_the_groups(orders, sql):
+def test_purge_empties_the_groups(orders):
     send_line(orders, "a", 50)
     send_line(orders, "b", 50)
     orders.read()
@@ -226,7 +224,7 @@ def test_purge_empties_the_groups(orders, sql):
     assert orders.purge() == 100
 
     assert orders.metrics().length == 0
-    assert hot_rows(sql) == 0
+    assert hot_rows() == 0
     orders.send("a1", group="a")
     assert bodies(orders.read(qty=10)) == ["a1"]
 
@@ -238,7 +236,7 @@ def test_dropping_a_queue_leaves_nothing_of_its_groups(db, sql):
 
     Message.objects.drop_queue("orders")
 
-    assert hot_rows(sql) == 0
+    assert hot_rows() == 0
     assert sql("SELECT count(*) FROM pgqueue_recheck") == [(0,)]
 
 

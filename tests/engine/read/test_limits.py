@@ -13,7 +13,8 @@ from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.maintenance.sweep_slots import sweep_slots
 from django_pgqueue.maintenance.work import Work
 from django_pgqueue.models import BoundQueue, GroupSetting, Message, Queue, queue
-from tests.engine.read.test_grouped import ENDS, Sql, hot_rows
+from tests.conftest import run_sql
+from tests.engine.read.test_grouped import ENDS, hot_rows
 from tests.messages import bodies
 
 pytestmark = pytest.mark.usefixtures("db")
@@ -65,7 +66,7 @@ def in_turn(orders: BoundQueue) -> list[Any]:
     return seen
 
 
-def an_hour_passes(sql: Sql, hours: int = 1) -> None:
+def an_hour_passes(hours: int = 1) -> None:
     """Move all delays and spacings into the past, but no lease."""
     for change in (
         "pgqueue_deferred d SET vt = vt - %s * interval '1 hour' WHERE state <> 'PROCESSING'"
@@ -73,7 +74,7 @@ def an_hour_passes(sql: Sql, hours: int = 1) -> None:
         "pgqueue_group SET free_at = free_at - %s * interval '1 hour'",
         "pgqueue_waiting SET vt = vt - %s * interval '1 hour'",
     ):
-        sql(f"UPDATE {change}", [hours])
+        run_sql(f"UPDATE {change}", [hours])
 
 
 def test_a_group_has_as_many_messages_in_flight_as_its_limit():
@@ -254,66 +255,66 @@ def test_maintenance_deletes_the_slots_of_idle_groups(sql):
 # Rates
 
 
-def test_slow_handlers_reach_the_rate_of_their_group(sql):
+def test_slow_handlers_reach_the_rate_of_their_group():
     orders = limited(group_rate="1/h")
     orders.send_batch(range(4), group="a")
 
     started = []
     for _ in range(3):
         started += bodies(orders.read(qty=5))
-        an_hour_passes(sql)
+        an_hour_passes()
 
     assert started == [0, 1, 2], "although no handler has ended"
 
 
-def test_after_an_idle_time_only_the_burst_starts(sql):
+def test_after_an_idle_time_only_the_burst_starts():
     orders = limited(group_rate="1/h", group_burst=2)
     orders.send(0, group="a")
     orders.archive(orders.read())
-    an_hour_passes(sql, 24)
+    an_hour_passes(24)
     orders.send_batch(range(1, 9), group="a")
 
     assert bodies(orders.read(qty=9)) == [1, 2]
 
-    an_hour_passes(sql)
+    an_hour_passes()
     assert orders.read(qty=9) == []
-    an_hour_passes(sql)
+    an_hour_passes()
     assert bodies(orders.read(qty=9)) == [3, 4]
 
 
-def test_an_emptied_group_keeps_its_spacing(sql):
+def test_an_emptied_group_keeps_its_spacing():
     orders = limited(group_rate="1/h")
     for n in range(3):
         orders.send(n, group="a")
         orders.archive(orders.read())
 
     assert orders.metrics().length == 2
-    an_hour_passes(sql)
+    an_hour_passes()
     assert bodies(orders.read(qty=5)) == [1]
 
 
-def test_a_limit_and_a_rate_hold_together(sql):
+def test_a_limit_and_a_rate_hold_together():
     orders = limited(group_limit=2, group_rate="1/h")
     orders.send_batch(range(6), group="a")
     first = orders.read(qty=6)
     assert bodies(first) == [0, 1]
 
-    an_hour_passes(sql, 24)
+    an_hour_passes(24)
     assert orders.read(qty=6) == [], "the limit"
 
     orders.archive(first)
     second = orders.read(qty=6)
     assert bodies(second) == [2, 3]
     orders.archive(second)
-    an_hour_passes(sql)
+    an_hour_passes()
     assert orders.read(qty=6) == [], "the rate"
-    an_hour_passes(sql)
+    an_hour_passes()
     assert bodies(orders.read(qty=6)) == [4, 5]
 
 
 @pytest.mark.parametrize("limits", [{}, {"group_limit": 1}])
 @each_way_back
-def test_a_message_that_comes_again_needs_another_start(give_back, limits, sql):
+def test_a_message_that_comes_again_needs_another_start(give_back, limits):
     orders = limited(group_rate="1/h", **limits)
     orders.send_batch(range(2), group="a")
     [message] = orders.read()
@@ -322,13 +323,13 @@ def test_a_message_that_comes_again_needs_another_start(give_back, limits, sql):
 
     assert orders.read(qty=5) == []
 
-    an_hour_passes(sql)
+    an_hour_passes()
     assert len(orders.read(qty=5)) == 1
     assert orders.read(qty=5) == []
 
 
 @pytest.mark.parametrize("where", ["each group", "a group"])
-def test_a_raised_rate_counts_for_messages_that_wait_for_the_old_one(where, sql):
+def test_a_raised_rate_counts_for_messages_that_wait_for_the_old_one(where):
     orders = limited(group_rate="1/d")
     orders.send_batch(range(4), group="a")
     orders.send_batch(range(4), group="b")
@@ -337,30 +338,30 @@ def test_a_raised_rate_counts_for_messages_that_wait_for_the_old_one(where, sql)
     change(where, rate="1/h")
 
     assert orders.read(qty=9) == []
-    an_hour_passes(sql)
+    an_hour_passes()
     assert groups(orders.read(qty=9)) == (["a", "b"] if where == "each group" else ["a"])
 
 
-def test_a_whole_queue_starts_only_its_burst_after_an_idle_time(sql):
+def test_a_whole_queue_starts_only_its_burst_after_an_idle_time():
     orders = limited(rate="1/h", burst=2)
     orders.send_batch(range(9))
     assert len(orders.read(qty=9)) == 2
 
-    an_hour_passes(sql, 24)
+    an_hour_passes(24)
 
     assert len(orders.read(qty=9)) == 2
-    an_hour_passes(sql)
+    an_hour_passes()
     assert len(orders.read(qty=9)) == 1
 
 
-def test_retries_count_against_the_rate_of_the_queue(sql):
+def test_retries_count_against_the_rate_of_the_queue():
     orders = limited(rate="1/h")
     orders.send_batch(range(2))
     [message] = orders.read()
     orders.retry({message.receipt: 0})
 
     assert orders.read(qty=5) == []
-    an_hour_passes(sql)
+    an_hour_passes()
     assert bodies(orders.read(qty=5)) == [0]
 
 
@@ -515,7 +516,7 @@ def test_an_expired_lease_in_a_paused_group_is_not_delivered_again():
 # Order
 
 
-def test_a_group_with_one_slot_is_in_order(sql):
+def test_a_group_with_one_slot_is_in_order():
     orders = limited(group_limit=2)
     Queue.objects.update(group_limit=1)
     orders.send_batch(range(4), group="a")
@@ -525,9 +526,9 @@ def test_a_group_with_one_slot_is_in_order(sql):
     [first] = orders.read(qty=9)
     orders.retry({first.receipt: 3600})
     assert orders.read(qty=9) == []
-    an_hour_passes(sql)
+    an_hour_passes()
     assert in_turn(orders) == [0, 1, 2, 3]
-    an_hour_passes(sql)
+    an_hour_passes()
     assert in_turn(orders) == [4, 5]
 
 
@@ -589,7 +590,7 @@ def test_a_slot_is_freed_however_its_head_ends(end):
 
 
 @pytest.mark.parametrize("operation", ["archive", "delete", "cancel"])
-def test_unread_heads_and_waiting_messages_can_be_removed(operation, sql):
+def test_unread_heads_and_waiting_messages_can_be_removed(operation):
     orders = limited(group_limit=2)
     ids = orders.send_batch(range(8), group="a")
     orders.archive(orders.read(qty=2))  # 2 and 3 are heads
@@ -598,10 +599,10 @@ def test_unread_heads_and_waiting_messages_can_be_removed(operation, sql):
 
     assert sorted(removed) == [ids[2], ids[4], ids[6]]
     assert in_turn(orders) == [3, 5, 7]
-    assert hot_rows(sql) == 0
+    assert hot_rows() == 0
 
 
-def test_a_purge_empties_the_groups(sql):
+def test_a_purge_empties_the_groups():
     orders = limited(group_limit=2)
     for group in "ab":
         orders.send_batch(range(9), group=group)
@@ -609,7 +610,7 @@ def test_a_purge_empties_the_groups(sql):
 
     assert orders.purge() == 18
     assert orders.read() == []
-    assert hot_rows(sql) == 0
+    assert hot_rows() == 0
     orders.send_batch(range(3), group="a")
     assert bodies(orders.read(qty=9)) == [0, 1]
 
@@ -623,7 +624,7 @@ def test_a_dropped_queue_leaves_no_slots(limits, sql):
 
     orders.drop()
 
-    assert hot_rows(sql) == 0
+    assert hot_rows() == 0
     assert sql("SELECT count(*) FROM pgqueue_recheck") == [(0,)]
     assert sql("SELECT count(*) FROM pgqueue_group_setting") == [(0,)]
 
@@ -706,12 +707,12 @@ def test_heads_come_by_their_priority():
     assert groups(orders.read(qty=3)) == ["b", "b", "a"]
 
 
-def test_a_delayed_message_is_delivered_once_it_is_due_and_a_slot_is_free(sql):
+def test_a_delayed_message_is_delivered_once_it_is_due_and_a_slot_is_free():
     orders = limited(group_limit=1 + 1)
     orders.send("later", group="a", delay=3600)
     orders.send_batch(range(4), group="a")
     first = orders.read(qty=9)
-    an_hour_passes(sql)
+    an_hour_passes()
     assert orders.read(qty=9) == []
 
     orders.archive(first[0])
@@ -719,7 +720,7 @@ def test_a_delayed_message_is_delivered_once_it_is_due_and_a_slot_is_free(sql):
     assert bodies(orders.read(qty=9)) == ["later"]
 
 
-def test_set_vt_by_id_delays_heads_and_waiting_messages(sql):
+def test_set_vt_by_id_delays_heads_and_waiting_messages():
     orders = limited(group_limit=2)
     ids = orders.send_batch(range(6), group="a")
     first = orders.read(qty=2)
@@ -728,7 +729,7 @@ def test_set_vt_by_id_delays_heads_and_waiting_messages(sql):
     assert sorted(orders.set_vt([ids[2], ids[4]], 3600)) == [ids[2], ids[4]]
 
     assert in_turn(orders) == [3, 5]
-    an_hour_passes(sql)
+    an_hour_passes()
     assert sorted(in_turn(orders)) == [2, 4]
 
 
@@ -779,12 +780,12 @@ def test_pop_frees_the_slots_of_what_it_takes():
 
 
 @pytest.mark.parametrize("limits", [{"rate": "1/h"}, {"group_rate": "1/h"}])
-def test_pop_keeps_a_rate(limits, sql):
+def test_pop_keeps_a_rate(limits):
     orders = limited(**limits)
     orders.send_batch(range(5), group="a")
 
     assert [bodies(orders.pop(9)) for _ in range(2)] == [[0], []]
-    an_hour_passes(sql)
+    an_hour_passes()
     assert bodies(orders.pop(9)) == [1]
 
 
@@ -815,7 +816,7 @@ def test_errors_and_counts_survive_the_way_through_waiting(sql):
     message, other = orders.read(qty=9)
     orders.retry({message.receipt: 3600}, errors={message.receipt: "too busy"})
     assert bodies(orders.read(qty=9)) == [2]
-    an_hour_passes(sql)
+    an_hour_passes()
     assert orders.read(qty=9) == []
     orders.archive(other)
 

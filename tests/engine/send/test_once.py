@@ -18,8 +18,6 @@ from django_pgqueue.models import BoundQueue, Message, Queue
 from tests.conftest import rolled_back
 from tests.hearing import heard
 
-Sql = Callable[..., list[tuple[Any, ...]]]
-
 
 def test_the_second_send_returns_the_first_id_and_adds_nothing(orders):
     first = orders.send("one", unique="k")

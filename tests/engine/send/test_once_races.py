@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.db import OperationalError
 
 from tests.actors import begin, call, commit, execute, rollback
+from tests.conftest import run_sql
 from tests.waiting import until
-
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 
 def bodies(orders: Any) -> list[Any]:
     return [message.body for message in orders.read(qty=99)]
 
 
-def is_waiting(sql: Sql, future: Any) -> bool:
+def is_waiting(future: Any) -> bool:
     assert not future.done()
-    return bool(sql("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+    return bool(run_sql("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
 
 
 @pytest.mark.parametrize(("end", "left"), [(commit, ["one"]), (rollback, ["two"])])
@@ -45,7 +43,7 @@ def test_a_send_at_the_same_time_waits_for_the_first(
         if batch
         else second.start(call, "send", "orders", "two", unique="k", **options)
     )
-    until(lambda: is_waiting(sql, future))
+    until(lambda: is_waiting(future))
     first.do(end)
 
     result = future.result(timeout=20)
@@ -67,7 +65,7 @@ def test_replacements_at_the_same_time_follow_each_other(
     first.do(begin)
     first.do(call, "send", "orders", "two", **options)
     future = second.start(call, "send", "orders", "three", **options)
-    until(lambda: is_waiting(sql, future))
+    until(lambda: is_waiting(future))
     assert committed_orders.send("skipped", unique="k") == held, "a duplicate waits for nobody"
     assert committed_orders.read() == [], "what is being replaced is not delivered"
 
@@ -95,14 +93,14 @@ def test_a_reader_that_has_the_message_first_wins(committed_orders, actors, unti
     assert committed_orders.archive(message.receipt) == [first]
 
 
-def test_batches_with_the_same_keys_in_other_orders_do_not_deadlock(committed_orders, actors, sql):
+def test_batches_with_the_same_keys_in_other_orders_do_not_deadlock(committed_orders, actors):
     first, second = actors(2)
     first.do(begin)
     keys = ["a", "b", "c"]
     options = {"until": "done", "on_conflict": "replace"}
     first.do(call, "send_batch", "orders", [1, 2], unique=["b", "a"], **options)
     future = second.start(call, "send_batch", "orders", [3, 4, 5], unique=keys[::-1], **options)
-    until(lambda: is_waiting(sql, future))
+    until(lambda: is_waiting(future))
 
     first.do(call, "send_batch", "orders", [6], unique=["c"], **options)
     first.do(commit)
