@@ -10,16 +10,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 from django.core.management import CommandError
 from django.db import OperationalError
-from psycopg.conninfo import conninfo_to_dict
 
-from django_pgqueue.management.jobs import url_of
 from django_pgqueue.models import BoundQueue, Message
 from tests.management.calling import call, call_json, type_in
+from tests.worker.test_processes import url
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -203,12 +201,10 @@ def test_a_terminal_shows_how_far_it_is(orders, monkeypatch, tmp_path):
 
 
 def test_a_shell_pipes_lines_and_gets_exit_codes(committed_orders):
-    server = conninfo_to_dict(url_of("default"))
-    name = server.pop("dbname")
     environment = {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "tests.settings",
-        "DATABASE_URL": f"postgres:///{name}?{urlencode(server)}",
+        "DATABASE_URL": url(),
     }
 
     def shell(*arguments: str, given: str) -> subprocess.CompletedProcess[str]:
@@ -319,14 +315,11 @@ def test_peek_cuts_lines_at_the_edge_of_a_terminal(orders, monkeypatch):
 
 
 @pytest.fixture
-def dead(db: None) -> BoundQueue:
+def dead(orders: BoundQueue, dead_letters: BoundQueue) -> BoundQueue:
     """A dead-letter queue with three dead letters of the queue orders."""
-    Message.objects.create_queue("dead")
-    Message.objects.create_queue("orders", dead_letter_queue="dead")
-    orders = BoundQueue("orders")
     orders.send_batch([{"order": 1}, {"order": 2}, {"order": 3}])
-    BoundQueue("orders").fail({message.receipt: "no" for message in orders.read(qty=3)})
-    return BoundQueue("dead")
+    orders.fail({message.receipt: "no" for message in orders.read(qty=3)})
+    return dead_letters
 
 
 def test_dead_letters_go_back_where_they_came_from(dead):
@@ -391,7 +384,7 @@ def archived(orders: BoundQueue) -> BoundQueue:
     orders.send_batch([{"order": 1}, {"order": 2}, {"order": 3}])
     one, two, three = orders.read(qty=3)
     orders.archive([one, two])
-    BoundQueue("orders").fail({three.receipt: "no"})
+    orders.fail({three.receipt: "no"})
     return orders
 
 

@@ -8,7 +8,7 @@ import pytest
 from asgiref.sync import async_to_sync
 
 from django_pgqueue.errors import InvalidArgument, TransactionRefused
-from django_pgqueue.models import BoundQueue, Message
+from django_pgqueue.models import BoundQueue, Message, Queue
 from django_pgqueue.types import Metrics
 from tests.actors import begin, call, commit, rollback
 from tests.conftest import run_sql
@@ -259,17 +259,15 @@ def test_a_head_of_higher_priority_goes_first_and_order_in_the_group_stays(order
     assert bodies(orders.read_grouped(qty=10)) == []
 
 
-def test_a_dead_lettered_group_keeps_its_order_in_the_dead_letter_queue(db):
-    Message.objects.create_queue("dead")
-    Message.objects.create_queue("orders", dead_letter_queue="dead", max_deliveries=1)
-    orders, dead = BoundQueue("orders"), BoundQueue("dead")
+def test_a_dead_lettered_group_keeps_its_order_in_the_dead_letter_queue(orders, dead_letters):
+    Queue.objects.filter(name="orders").update(max_deliveries=1)
     send_line(orders, "a", 2)
 
     while messages := orders.read(vt=0):
         assert messages[0].read_ct == 1
 
-    assert bodies(dead.read(qty=10)) == ["a1"]
-    assert bodies(dead.read(qty=10)) == []
+    assert bodies(dead_letters.read(qty=10)) == ["a1"]
+    assert bodies(dead_letters.read(qty=10)) == []
 
 
 def test_read_grouped_fills_the_batch_from_the_first_group(orders):
@@ -394,14 +392,11 @@ def test_a_follower_that_was_set_back_comes_before_those_still_leased(orders):
     assert bodies(orders.read(qty=10)) == ["a2"]
 
 
-def test_a_dead_lettered_follower_is_not_the_next_head_of_its_old_group(db):
-    Message.objects.create_queue("dead")
-    Message.objects.create_queue("orders", dead_letter_queue="dead")
-    orders = BoundQueue("orders")
+def test_a_dead_lettered_follower_is_not_the_next_head_of_its_old_group(orders, dead_letters):
     send_line(orders, "a")
     head, follower = orders.read_grouped(qty=2)
     orders.fail({follower.receipt: "no"})
-    assert bodies(Message.objects.read("dead")) == ["a2"]
+    assert bodies(dead_letters.read()) == ["a2"]
     orders.archive(head)
 
     assert bodies(orders.read(qty=10)) == ["a3"]
