@@ -283,14 +283,3 @@ END
 $$;
 
 REVOKE EXECUTE ON FUNCTION {schema}.pgqueue_sweep_keys(integer, integer) FROM PUBLIC;
-
--- Reverse
-
-DROP FUNCTION IF EXISTS {schema}.pgqueue_sweep_keys(integer, integer);
-DROP FUNCTION IF EXISTS {schema}.pgqueue_claim_keys(
-    integer, text[], smallint[], text[], text, interval, text, interval);
-DROP FUNCTION IF EXISTS {schema}.pgqueue_claim_key(
-    {schema}.pgqueue_claim, text, interval, boolean);
-DROP FUNCTION IF EXISTS {schema}.pgqueue_replace({schema}.pgqueue_claim, bigint);
-DROP FUNCTION IF EXISTS {schema}.pgqueue_holder(integer, text);
-DROP FUNCTION IF EXISTS {schema}.pgqueue_holds_key({schema}.pgqueue_claim);

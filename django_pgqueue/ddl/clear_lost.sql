@@ -43,7 +43,3 @@ BEGIN
     RETURN true;
 END
 $$;
-
--- Reverse
-
-DROP FUNCTION IF EXISTS {schema}.pgqueue_clear_lost(integer);

@@ -163,9 +163,3 @@ CREATE TRIGGER pgqueue_members_gone AFTER DELETE ON {schema}.pgqueue_ready
 CREATE TRIGGER pgqueue_members_gone AFTER DELETE ON {schema}.pgqueue_deferred
     REFERENCING OLD TABLE AS gone
     FOR EACH STATEMENT EXECUTE FUNCTION {schema}.pgqueue_members_gone('deferred');
-
--- Reverse
-
-DROP FUNCTION IF EXISTS {schema}.pgqueue_members_gone() CASCADE;
-DROP FUNCTION IF EXISTS {schema}.pgqueue_go_on(boolean, bigint[], integer[], text[]);
-DROP FUNCTION IF EXISTS {schema}.pgqueue_next_heads(tid[]);

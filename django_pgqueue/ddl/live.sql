@@ -184,10 +184,3 @@ CREATE VIEW pgqueue_live AS
                 THEN 'SCHEDULED' ELSE 'PENDING' END, coalesce(vt, enqueued_at), read_ct, attempts,
            priority, group_key, enqueued_at, first_read_at, last_read_at, NULL, id
     FROM pgqueue_waiting;
-
--- Reverse
-
-DROP VIEW IF EXISTS {schema}.pgqueue_live;
-DROP TABLE IF EXISTS {schema}.pgqueue_ready, {schema}.pgqueue_deferred, {schema}.pgqueue_lease,
-    {schema}.pgqueue_waiting, {schema}.pgqueue_group, {schema}.pgqueue_recheck,
-    {schema}.pgqueue_claim, {schema}.pgqueue_unlogged;

@@ -112,8 +112,3 @@ BEGIN
     END LOOP;
 END
 $$;
-
-DROP TABLE IF EXISTS {schema}.pgqueue_message, {schema}.pgqueue_archive;
-DROP SEQUENCE IF EXISTS {schema}.pgqueue_message_id_seq;
-DROP DOMAIN IF EXISTS {schema}.pgqueue_time, {schema}.pgqueue_priority, {schema}.pgqueue_key,
-    {schema}.pgqueue_json;

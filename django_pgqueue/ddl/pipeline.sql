@@ -51,8 +51,3 @@ CREATE TABLE pgqueue_purge_mark (
     dropped text NOT NULL DEFAULT '',
     purged_at timestamptz NOT NULL DEFAULT statement_timestamp()
 );
-
--- Reverse
-
-DROP TABLE IF EXISTS {schema}.pgqueue_staging, {schema}.pgqueue_spark_txn,
-    {schema}.pgqueue_stream, {schema}.pgqueue_refusal, {schema}.pgqueue_purge_mark;

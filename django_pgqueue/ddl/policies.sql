@@ -51,10 +51,6 @@ CREATE POLICY pgqueue_bulk_action_part_of_queue ON {schema}.pgqueue_bulk_action_
 
 -- Reverse
 
-DROP POLICY IF EXISTS pgqueue_bulk_action_part_of_queue ON {schema}.pgqueue_bulk_action_part;
-DROP POLICY IF EXISTS pgqueue_bulk_action_of_queue ON {schema}.pgqueue_bulk_action;
-DROP POLICY IF EXISTS pgqueue_schedule_of_queue ON {schema}.pgqueue_schedule;
-DROP POLICY IF EXISTS pgqueue_attempt_of_queue ON {schema}.pgqueue_attempt;
+-- The other two tables are dropped by the same migration.
 ALTER TABLE {schema}.pgqueue_schedule DISABLE ROW LEVEL SECURITY;
 ALTER TABLE {schema}.pgqueue_attempt DISABLE ROW LEVEL SECURITY;
-DROP FUNCTION IF EXISTS {schema}.pgqueue_may(integer, text);

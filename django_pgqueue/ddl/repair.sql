@@ -119,8 +119,3 @@ END
 $$;
 
 REVOKE EXECUTE ON FUNCTION {schema}.pgqueue_place_missing(integer, bigint, integer) FROM PUBLIC;
-
--- Reverse
-
-DROP FUNCTION IF EXISTS {schema}.pgqueue_place_missing(integer, bigint, integer);
-DROP FUNCTION IF EXISTS {schema}.pgqueue_advance_ids(bigint);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
 from typing import Any
 
@@ -10,6 +11,10 @@ from django.db.migrations import RunPython, RunSQL
 from django_pgqueue.ddl import grants
 
 __all__ = ["RunPostgreSQL", "extend_rights", "made", "run"]
+
+_CREATED = re.compile(
+    r"^CREATE (?:UNLOGGED )?(DOMAIN|FUNCTION|SEQUENCE|TABLE|VIEW) (?:\{schema\}\.)?(\w+)", re.MULTILINE
+)
 
 
 class RunPostgreSQL(RunSQL):
@@ -43,8 +48,16 @@ class RunPostgreSQL(RunSQL):
 
 
 def run(name: str) -> RunPostgreSQL:
-    """Return an operation that runs ``<name>.sql``, and in reverse its part ``-- Reverse``."""
-    return RunPostgreSQL(*_read(name))
+    """Return an operation that runs ``<name>.sql``.
+
+    In reverse it runs the file's part ``-- Reverse``, if any, and drops what the file created.
+    Functions are dropped with their triggers and policies.
+    """
+    forward, reverse = _read(name)
+    for kind, created in reversed(_CREATED.findall(forward)):
+        option = " CASCADE" if kind == "FUNCTION" else ""
+        reverse += f"DROP {kind} IF EXISTS {{schema}}.{created}{option};\n"
+    return RunPostgreSQL(forward, reverse)
 
 
 def extend_rights(*tables: str) -> RunPython:

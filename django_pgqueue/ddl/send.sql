@@ -80,9 +80,3 @@ CREATE TRIGGER pgqueue_message_inserted
     AFTER INSERT ON {schema}.pgqueue_message
     REFERENCING NEW TABLE AS inserted
     FOR EACH STATEMENT EXECUTE FUNCTION {schema}.pgqueue_message_inserted();
-
--- Reverse
-
-DROP FUNCTION IF EXISTS {schema}.pgqueue_message_inserted() CASCADE;
-DROP FUNCTION IF EXISTS {schema}.pgqueue_sent(
-    integer, bigint[], timestamptz[], timestamptz[], smallint[], text[]);

@@ -753,24 +753,3 @@ CREATE TRIGGER pgqueue_limits_changed AFTER INSERT OR UPDATE ON {schema}.pgqueue
 CREATE TRIGGER pgqueue_group_changed AFTER INSERT OR DELETE OR UPDATE
     ON {schema}.pgqueue_group_setting
     FOR EACH ROW EXECUTE FUNCTION {schema}.pgqueue_group_changed();
-
--- Reverse
-
-DROP FUNCTION IF EXISTS {schema}.pgqueue_group_changed() CASCADE;
-DROP FUNCTION IF EXISTS {schema}.pgqueue_limits_changed() CASCADE;
-DROP FUNCTION IF EXISTS {schema}.pgqueue_queue_limited() CASCADE;
-DROP FUNCTION IF EXISTS {schema}.pgqueue_apply_limits(integer, text);
-DROP FUNCTION IF EXISTS {schema}.pgqueue_admitted(integer, bigint[]);
-DROP FUNCTION IF EXISTS {schema}.pgqueue_admit(integer, bigint);
-DROP FUNCTION IF EXISTS {schema}.pgqueue_end_leases(integer);
-DROP FUNCTION IF EXISTS {schema}.pgqueue_free_slots(integer, integer, integer, bigint);
-DROP FUNCTION IF EXISTS {schema}.pgqueue_make_slots(integer, integer, text);
-DROP FUNCTION IF EXISTS {schema}.pgqueue_next_start(integer, interval, integer);
-DROP FUNCTION IF EXISTS {schema}.pgqueue_started(integer, bigint[], text[]);
-DROP FUNCTION IF EXISTS {schema}.pgqueue_may_start(integer, text, bigint);
-DROP FUNCTION IF EXISTS {schema}.pgqueue_slots_freed(boolean, bigint[], integer[], text[]);
-DROP FUNCTION IF EXISTS {schema}.pgqueue_fill_groups(integer[], text[], boolean);
-DROP FUNCTION IF EXISTS {schema}.pgqueue_fill_slots(integer, text, boolean);
-DROP FUNCTION IF EXISTS {schema}.pgqueue_empty_slots(integer, text, interval);
-DROP FUNCTION IF EXISTS {schema}.pgqueue_group_rule(integer, text);
-DROP FUNCTION IF EXISTS {schema}.pgqueue_spacing(text, integer);

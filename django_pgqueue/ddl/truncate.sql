@@ -19,7 +19,3 @@ REVOKE EXECUTE ON FUNCTION {schema}.pgqueue_queues_truncated() FROM PUBLIC;
 CREATE TRIGGER pgqueue_queues_truncated
     AFTER TRUNCATE ON {schema}.pgqueue_queue
     FOR EACH STATEMENT EXECUTE FUNCTION {schema}.pgqueue_queues_truncated();
-
--- Reverse
-
-DROP FUNCTION IF EXISTS {schema}.pgqueue_queues_truncated() CASCADE;

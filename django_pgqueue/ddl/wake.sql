@@ -77,8 +77,3 @@ END
 $$;
 
 REVOKE EXECUTE ON FUNCTION {schema}.pgqueue_repair_wake(integer) FROM PUBLIC;
-
--- Reverse
-
-DROP FUNCTION IF EXISTS {schema}.pgqueue_repair_wake(integer);
-DROP FUNCTION IF EXISTS {schema}.pgqueue_wake(integer);
