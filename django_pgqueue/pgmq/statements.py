@@ -93,7 +93,7 @@ _NO_BODIES = {
     "read/bodies": "CROSS JOIN (SELECT NULL::jsonb AS body, NULL::jsonb AS headers, "
     "NULL::timestamptz AS scheduled_at) m",
 }
-_NO_FENCE = {"settle/fence": "true"}
+_NO_FENCE = {"settle/fence": Part("settle/chosen")}
 _ANY_BODY = {"any_body": "true", "message": "(SELECT NULL::bigint AS id, NULL::jsonb AS body)"}
 _DEAD = {"dead_message": "pgqueue_message_q%2$s", "dead_queue_id": "%2$s"}
 

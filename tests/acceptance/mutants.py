@@ -601,8 +601,8 @@ MUTANTS = (
         (
             Change(
                 f"{ENGINE}/settle/expire.sql",
-                "      AND {settle/fence}\n",
-                "",
+                "{settle/fence}",
+                "{settle/chosen}",
             ),
         ),
     ),

@@ -106,7 +106,7 @@ def _home(
 def _move(queue: OpenQueue, home: OpenQueue, ids: list[int]) -> int:
     rows = queue.run(
         "redrive/move",
-        {"ids": arguments.array(ids)},
+        {"ids": arguments.array(ids), "in_flight": False},
         target_message=home.message_table,
         target_queue_id=home.id,
     )

@@ -1,8 +1,7 @@
 -- Complete messages: delete the lease, insert the outcome; the body is not moved. Fenced. P3, P4, P7.
 WITH gone AS (
     DELETE FROM pgqueue_deferred
-    WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
-      AND {settle/fence}
+    WHERE {settle/fence}
     RETURNING id, enqueued_at, first_read_at, last_read_at, read_ct, attempts
 )
 INSERT INTO {archive} (id, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,

@@ -2,8 +2,7 @@
 -- the error and the counts. The trigger on that queue's partition makes them readable. Fenced.
 WITH gone AS (
     DELETE FROM pgqueue_deferred
-    WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
-      AND {settle/fence}
+    WHERE {settle/fence}
     RETURNING id, read_ct, attempts, error
 ),
 moved AS (

@@ -2,8 +2,7 @@
 -- does not count that lease. Fenced.
 WITH gone AS (
     DELETE FROM pgqueue_deferred
-    WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
-      AND {settle/fence}
+    WHERE {settle/fence}
     RETURNING id, enqueued_at, first_read_at, last_read_at, read_ct - 1 AS read_ct, attempts, error
 )
 {settle/expired}

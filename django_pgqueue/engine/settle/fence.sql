@@ -1,4 +1,5 @@
-((id, read_ct, last_read_at) IN (
+{settle/chosen}
+      AND ((id, read_ct, last_read_at) IN (
         SELECT unnest(%(ids)s::bigint[]), unnest(%(read_cts)s::integer[]),
                timestamptz 'epoch' + unnest(%(read_ats)s::bigint[])::float8
                                      * interval '1 microsecond')) IS TRUE

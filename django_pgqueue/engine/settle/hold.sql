@@ -29,8 +29,7 @@ kept AS (
     UPDATE pgqueue_deferred
     SET vt = statement_timestamp() + %(vt)s::interval, read_ct = read_ct + %(more)s,
         state = 'PROCESSING'
-    WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
-      AND {settle/fence}
+    WHERE {settle/fence}
     RETURNING id
 ),
 leased AS (

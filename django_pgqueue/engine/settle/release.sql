@@ -5,8 +5,7 @@ SET vt = statement_timestamp(),
     state = CASE WHEN read_ct > %(deliveries)s THEN 'RETRYABLE' ELSE 'SCHEDULED' END,
     read_ct = greatest(read_ct - %(deliveries)s, 0),
     process_id = NULL
-WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
+WHERE {settle/fence}
   AND state = 'PROCESSING'
-  AND {settle/fence}
   AND {leases/unflushed}
 RETURNING id

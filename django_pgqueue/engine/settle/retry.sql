@@ -7,7 +7,6 @@ SET vt = statement_timestamp()
     attempts = attempts + %(ran)s,
     error = coalesce((%(errors)s::text[])[array_position(%(ids)s::bigint[], id)], error),
     process_id = NULL
-WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
+WHERE {settle/fence}
   AND state = 'PROCESSING'
-  AND {settle/fence}
 RETURNING id

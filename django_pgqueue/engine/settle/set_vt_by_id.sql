@@ -3,8 +3,7 @@
 WITH moved AS (
     UPDATE pgqueue_deferred
     SET vt = coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval)
-    WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
-      AND (%(in_flight)s::boolean OR NOT ({places/in_flight}))
+    WHERE {settle/chosen} AND (%(in_flight)s::boolean OR NOT ({places/in_flight}))
     RETURNING id
 ),
 {settle/place},

@@ -146,7 +146,8 @@ def erase(queue: OpenQueue, ids: Iterable[int]) -> list[int]:
     """Delete messages in any state, archived ones too. Returns the ids that were found."""
     ids = arguments.ids(ids)
     unfold(queue, ids)
-    return sorted(pk for (pk,) in queue.run("settle/erase", {"ids": arguments.array(ids)}))
+    params = {"ids": arguments.array(ids), "in_flight": True}
+    return sorted(pk for (pk,) in queue.run("settle/erase", params))
 
 
 def purge(queue: OpenQueue, *, progress: Any = None) -> int:
