@@ -47,6 +47,12 @@ CREATE FUNCTION {schema}.pgqueue_place_missing(
     queue_number integer, after bigint DEFAULT 0, batch integer DEFAULT 10000,
     OUT looked bigint, OUT placed bigint, OUT last bigint)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    ids bigint[];
+    enqueued_ats timestamptz[];
+    scheduled_ats timestamptz[];
+    priorities smallint[];
+    groups text[];
 BEGIN
     PERFORM FROM {schema}.pgqueue_queue WHERE id = queue_number;
     IF NOT FOUND THEN
@@ -61,7 +67,8 @@ BEGIN
     -- One statement reads all tables with one snapshot: a commit may move a message between tables.
     EXECUTE format($query$
         WITH looked AS MATERIALIZED (
-            SELECT id, enqueued_at, scheduled_at, priority, group_key
+            SELECT id, enqueued_at, scheduled_at, priority, group_key,
+                   group_key IS NOT NULL OR scheduled_at > statement_timestamp() AS later
             FROM {schema}.pgqueue_message_q%1$s WHERE id > $1
             ORDER BY id FETCH FIRST ($2) ROWS WITH TIES
         ),
@@ -88,32 +95,20 @@ BEGIN
         ready AS (
             INSERT INTO {schema}.pgqueue_ready (id, turn, enqueued_at, queue_id, priority)
             SELECT id, id, enqueued_at, %1$s, priority FROM missing
-            WHERE group_key IS NULL
-              AND (scheduled_at IS NULL OR scheduled_at <= statement_timestamp())
-        ),
-        deferred AS (
-            INSERT INTO {schema}.pgqueue_deferred
-                (id, vt, enqueued_at, queue_id, priority, state)
-            SELECT id, scheduled_at, enqueued_at, %1$s, priority, 'SCHEDULED' FROM missing
-            WHERE group_key IS NULL AND scheduled_at > statement_timestamp()
-        ),
-        waiting AS (
-            INSERT INTO {schema}.pgqueue_waiting
-                (id, vt, enqueued_at, queue_id, priority, group_key)
-            SELECT id, scheduled_at, enqueued_at, %1$s, priority, group_key FROM missing
-            WHERE group_key IS NOT NULL
-        ),
-        recheck AS (
-            INSERT INTO {schema}.pgqueue_recheck (id, queue_id, group_key)
-            SELECT min(id), %1$s, group_key FROM missing
-            WHERE group_key IS NOT NULL GROUP BY group_key
+            WHERE later IS NOT TRUE
         )
-        SELECT (SELECT count(*) FROM looked), (SELECT count(*) FROM missing),
-               (SELECT max(id) FROM looked)
-        $query$, queue_number) INTO looked, placed, last USING after, batch;
+        SELECT (SELECT count(*) FROM looked), count(*), (SELECT max(id) FROM looked),
+               array_agg(id) FILTER (WHERE later), array_agg(enqueued_at) FILTER (WHERE later),
+               array_agg(scheduled_at) FILTER (WHERE later),
+               array_agg(priority) FILTER (WHERE later), array_agg(group_key) FILTER (WHERE later)
+        FROM missing
+        $query$, queue_number)
+    INTO looked, placed, last, ids, enqueued_ats, scheduled_ats, priorities, groups
+    USING after, batch;
 
     IF placed > 0 THEN
-        PERFORM {schema}.pgqueue_wake(queue_number);
+        PERFORM {schema}.pgqueue_sent(
+            queue_number, ids, enqueued_ats, scheduled_ats, priorities, groups);
     END IF;
 END
 $$;
