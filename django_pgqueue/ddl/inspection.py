@@ -137,7 +137,7 @@ def _tables(cursor: Any, schema: str) -> Iterator[Damage]:
 
 
 def _triggers(cursor: Any, schema: str, made: str) -> Iterator[Damage]:
-    wanted = {(name, table): text for text, name, table in _statements_of(made)}
+    wanted = {(each[1], each[2]): each[0].removesuffix(";") for each in _TRIGGER.finditer(made)}
     cursor.execute(
         f"""
         SELECT t.relid::regclass::text
@@ -169,11 +169,6 @@ def _triggers(cursor: Any, schema: str, made: str) -> Iterator[Damage]:
         elif not enabled:
             remedy = f"ALTER TABLE {table} ENABLE TRIGGER {name};"
             yield Damage("trigger", where, "is disabled", remedy)
-
-
-def _statements_of(made: str) -> Iterator[tuple[str, str, str]]:
-    for each in _TRIGGER.finditer(made):
-        yield each[0].removesuffix(";"), each[1], each[2]
 
 
 def _plain(text: str, schema: str) -> str:

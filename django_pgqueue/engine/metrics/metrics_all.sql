@@ -11,21 +11,15 @@ SELECT q.name, up_to.most, r.counted, w.counted, f.ready, f.delayed, d.counted, 
        d.loose_delayed, d.loose_retries, b.found
 FROM pgqueue_queue q
 CROSS JOIN LATERAL (
-    SELECT to_regclass('pgqueue_message_q' || q.id) AS message,
-           to_regclass('pgqueue_archive_q' || q.id) AS archive OFFSET 0) own
-CROSS JOIN LATERAL (
-    SELECT CASE WHEN q.partition_interval IS NULL
-               THEN pg_stat_get_live_tuples(own.message)
-               ELSE (SELECT sum(pg_stat_get_live_tuples(relid))::bigint
-                     FROM pg_partition_tree(own.message)) END AS live,
-           CASE WHEN q.partition_interval IS NULL
-               THEN pg_stat_get_tuples_inserted(own.message)
-               ELSE (SELECT sum(pg_stat_get_tuples_inserted(relid))::bigint
-                     FROM pg_partition_tree(own.message)) END AS inserted,
-           CASE WHEN q.partition_interval IS NULL
-               THEN pg_stat_get_live_tuples(own.archive)
-               ELSE (SELECT sum(pg_stat_get_live_tuples(relid))::bigint
-                     FROM pg_partition_tree(own.archive)) END AS archived OFFSET 0) s
+    SELECT sum(pg_stat_get_live_tuples(t.id)) FILTER (WHERE own.is_message)::bigint AS live,
+           sum(pg_stat_get_tuples_inserted(t.id)) FILTER (WHERE own.is_message)::bigint AS inserted,
+           sum(pg_stat_get_live_tuples(t.id)) FILTER (WHERE NOT own.is_message)::bigint AS archived
+    FROM (VALUES (true, to_regclass('pgqueue_message_q' || q.id)),
+                 (false, to_regclass('pgqueue_archive_q' || q.id))) own (is_message, id)
+    CROSS JOIN LATERAL (
+        SELECT own.id WHERE q.partition_interval IS NULL
+        UNION ALL
+        SELECT relid FROM pg_partition_tree(own.id) WHERE q.partition_interval IS NOT NULL) t) s
 CROSS JOIN LATERAL (
     SELECT CASE WHEN s.live - s.archived > 2 * %(limit)s THEN %(enough)s ELSE %(limit)s END AS most OFFSET 0) up_to
 CROSS JOIN LATERAL (

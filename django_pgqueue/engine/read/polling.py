@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from django_pgqueue.engine.open_queue import OpenQueue
@@ -44,10 +45,7 @@ def read_with_poll(
 
     Raises what ``read`` raises.
     """
-
-    def read() -> Deliveries:
-        return lease(queue, vt=vt, qty=qty, conditional=conditional)
-
+    read = partial(lease, queue, vt=vt, qty=qty, conditional=conditional)
     return _poll(queue, "read_with_poll", read, qty, max_poll_seconds, poll_interval_ms)
 
 
@@ -66,10 +64,7 @@ def read_grouped_with_poll(
 
     Raises what ``read_grouped`` raises.
     """
-
-    def read() -> Deliveries:
-        return grouped.group_by_group(queue, vt, qty)
-
+    read = partial(grouped.group_by_group, queue, vt, qty)
     return _poll(queue, "read_grouped_with_poll", read, qty, max_poll_seconds, poll_interval_ms)
 
 
@@ -88,10 +83,7 @@ def read_grouped_rr_with_poll(
 
     Raises what ``read_grouped_rr`` raises.
     """
-
-    def read() -> Deliveries:
-        return grouped.in_rounds(queue, vt, qty)
-
+    read = partial(grouped.in_rounds, queue, vt, qty)
     return _poll(queue, "read_grouped_rr_with_poll", read, qty, max_poll_seconds, poll_interval_ms)
 
 

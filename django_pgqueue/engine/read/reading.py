@@ -11,7 +11,7 @@ from django_pgqueue import arguments
 from django_pgqueue.engine.groups.heads import promote, set_back
 from django_pgqueue.engine.leases.batches import BATCH_FROM, in_batches
 from django_pgqueue.engine.open_queue import OpenQueue
-from django_pgqueue.engine.read.positions import Position, position_in
+from django_pgqueue.engine.read.positions import position_in
 from django_pgqueue.engine.rows import (
     BLOCKED,
     EXHAUSTED,
@@ -21,15 +21,11 @@ from django_pgqueue.engine.rows import (
     Delivery,
     deliveries,
 )
-from django_pgqueue.engine.settle.outcomes import (
-    end_exhausted,
-    end_expired,
-    end_next_expired,
-)
+from django_pgqueue.engine.settle.outcomes import end_exhausted, end_expired, end_next_expired
 from django_pgqueue.engine.settle.settling import delete
 from django_pgqueue.engine.statements import Part
 from django_pgqueue.errors import InvalidArgument
-from django_pgqueue.types import Receipt, Wait
+from django_pgqueue.types import Wait
 
 __all__ = [
     "drained",
@@ -157,7 +153,7 @@ def _take(
         limits = _limits(queue)
     # No position in the caller's transaction: its rollback may bring back earlier messages.
     fast = queue.runner.alone and not (queue.limit or queue.rate or queue.group_rate)
-    position = _position(queue, params) if fast else None
+    position = position_in(queue) if fast and qty and not params["conditional"] else None
     if position is not None and (bounds := position.bounds()) is not None:
         batched = batched and qty >= BATCH_FROM and not position.grouped
         began, rechecked = time.monotonic(), None
@@ -185,8 +181,11 @@ def _take(
         late = take_in_time(queue, taken, found)
         if late and late == len(found):
             taken.expired += end_next_expired(queue, params["max_deliveries"])
-        ended, moved = _put_right(queue, found)
-        taken.exhausted += ended
+        ended = [delivery.receipt for delivery in found if delivery.note == EXHAUSTED]
+        if ended:
+            end_exhausted(queue, ended)
+            taken.exhausted += ended
+        moved = any(delivery.note == BLOCKED for delivery in found) and set_back(queue)
         again = bool(late or ended or moved)
         if any(delivery.note == RECHECK for delivery in found):
             # Ignores the remaining rechecks, as above.
@@ -196,7 +195,7 @@ def _take(
             rechecks_left, heed, again = False, True, True
         if not again:
             break
-    taken.sort(key=_order)
+    taken.sort(key=lambda delivery: (-delivery.priority, delivery.id))
     return taken
 
 
@@ -248,25 +247,6 @@ def take_in_time(queue: OpenQueue, taken: Deliveries, found: Sequence[Delivery])
     if late:
         taken.expired += end_expired(queue, late)
     return len(late)
-
-
-def _position(queue: OpenQueue, params: dict[str, Any]) -> Position | None:
-    """Return this process's position, or None if the read has no limit or has a condition."""
-    if not params["qty"] or params["conditional"]:
-        return None
-    return position_in(queue)
-
-
-def _put_right(queue: OpenQueue, found: Sequence[Delivery]) -> tuple[list[Receipt], bool]:
-    """Dead-letter the exhausted messages and set back the blocked ones.
-
-    Returns the receipts of the exhausted ones, and whether any were set back.
-    """
-    exhausted = [delivery.receipt for delivery in found if delivery.note == EXHAUSTED]
-    if exhausted:
-        end_exhausted(queue, exhausted)
-    moved = any(delivery.note == BLOCKED for delivery in found) and set_back(queue)
-    return exhausted, moved
 
 
 def peek(
@@ -365,7 +345,3 @@ def drained(queue: OpenQueue) -> bool:
     """
     [(nothing_left,)] = queue.run("read/drained")
     return bool(nothing_left)
-
-
-def _order(delivery: Delivery) -> tuple[int, int]:
-    return -delivery.priority, delivery.id

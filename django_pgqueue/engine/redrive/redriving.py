@@ -72,7 +72,13 @@ def redrive(
         for source, chosen in by_source.items():
             home = target or _home(dead_letters, source, left)
             if home is not None and home.id != dead_letters.id:
-                went += _move(dead_letters, home, chosen)
+                moved = dead_letters.run(
+                    "redrive/move",
+                    {"ids": arguments.array(chosen), "in_flight": False},
+                    target_message=home.message_table,
+                    target_queue_id=home.id,
+                )
+                went += len(moved)
         return went, bool(rows)
 
     done = _in_steps(batch, rate, progress)
@@ -93,7 +99,7 @@ def _home(
         left[source] = error
         return None
     except InvalidArgument:
-        left[source] = QueueNotFound(source, dead_letters.alias)
+        left[source] = QueueNotFound(source, dead_letters.runner.alias)
         return None
     outsiders = dead_letters.run("redrive/outsiders", source_message=home.message_table)
     if outsiders:
@@ -101,16 +107,6 @@ def _home(
         left[source] = UntrustedSource(dead_letters.name, home.name, roles)
         return None
     return home
-
-
-def _move(queue: OpenQueue, home: OpenQueue, ids: list[int]) -> int:
-    rows = queue.run(
-        "redrive/move",
-        {"ids": arguments.array(ids), "in_flight": False},
-        target_message=home.message_table,
-        target_queue_id=home.id,
-    )
-    return len(rows)
 
 
 def _redrivable(

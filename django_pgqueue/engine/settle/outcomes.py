@@ -90,7 +90,7 @@ def retry(
         queue,
         failures,
         process_id,
-        lambda: by_receipts(queue, "retry", list(delays), {"ran": _count(ran)}, each),
+        lambda: by_receipts(queue, "retry", list(delays), {"ran": int(bool(ran))}, each),
     )
     if settled and queue.has_slots:
         recheck(queue, settled)
@@ -169,7 +169,7 @@ def _fail(
     reason: str,
     ran: bool,
 ) -> Settled:
-    params: dict[str, Any] = {"ran": _count(ran)}
+    params: dict[str, Any] = {"ran": int(bool(ran))}
     target = queue.dead_letter_queue_id
     if target is None:
         return by_receipts(queue, "fail", receipts, params, each)
@@ -246,8 +246,8 @@ def _complete(
     if not receipts:
         return Settled()
     if not results:
-        return by_receipts(queue, "archive", receipts, {"ran": _count(ran), "results": None})
-    return by_receipts(queue, "archive", receipts, {"ran": _count(ran)}, {"results": results})
+        return by_receipts(queue, "archive", receipts, {"ran": int(bool(ran)), "results": None})
+    return by_receipts(queue, "archive", receipts, {"ran": int(bool(ran))}, {"results": results})
 
 
 def _noting(
@@ -279,8 +279,3 @@ def _failures(outcomes: Mapping[Receipt, Nack | Reject]) -> dict[Receipt, Failur
 
 def _masked(queue: OpenQueue, errors: Mapping[Receipt, str | None]) -> dict[Receipt, str | None]:
     return {receipt: error and masked(queue, error) for receipt, error in errors.items()}
-
-
-def _count(ran: bool) -> int:
-    """Return how many attempts to count: one if a handler ran."""
-    return 1 if ran else 0
