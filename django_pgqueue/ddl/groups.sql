@@ -43,24 +43,10 @@ BEGIN
         moved AS (
             DELETE FROM {schema}.pgqueue_waiting w USING next n WHERE w.ctid = n.spot
             RETURNING w.*, n.place, CASE WHEN n.id IS NOT NULL THEN n.followers END AS followers,
+                greatest(w.vt, statement_timestamp()) AS due_at,
                 nextval('{schema}.pgqueue_message_id_seq') AS turn
         ),
-        readable AS (
-            INSERT INTO {schema}.pgqueue_ready
-                (id, turn, enqueued_at, queue_id, priority, group_key)
-            SELECT id, turn, enqueued_at, queue_id, priority, group_key FROM moved
-            WHERE read_ct = 0 AND (vt IS NULL OR vt <= statement_timestamp())
-        ),
-        not_yet AS (
-            INSERT INTO {schema}.pgqueue_deferred
-                (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct, attempts,
-                 priority, state, group_key)
-            SELECT id, greatest(vt, statement_timestamp()), enqueued_at, first_read_at,
-                   last_read_at, queue_id, read_ct, attempts, priority,
-                   CASE read_ct WHEN 0 THEN 'SCHEDULED' ELSE 'RETRYABLE' END, group_key
-            FROM moved
-            WHERE read_ct > 0 OR vt > statement_timestamp()
-        ),
+        {become_heads},
         headed AS (
             UPDATE {schema}.pgqueue_group g
             SET head = n.id, priority = n.priority, followers = n.followers, turn = n.turn

@@ -83,6 +83,10 @@ def made(schema: str) -> str:
 
 
 def _read(name: str) -> tuple[str, str]:
-    text = files(__package__).joinpath(f"{name}.sql").read_text(encoding="utf-8")
+    text = _load(name).replace("{become_heads}", _load("become_heads").rstrip())
     forward, _, reverse = text.partition("\n-- Reverse\n")
     return forward, reverse
+
+
+def _load(name: str) -> str:
+    return files(__package__).joinpath(f"{name}.sql").read_text(encoding="utf-8")

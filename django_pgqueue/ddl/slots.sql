@@ -246,22 +246,7 @@ BEGIN
                       greatest(w.vt, n.next_at, statement_timestamp()) AS due_at,
                       nextval('{schema}.pgqueue_message_id_seq') AS turn
         ),
-        readable AS (
-            INSERT INTO {schema}.pgqueue_ready
-                (id, turn, enqueued_at, queue_id, priority, group_key)
-            SELECT id, turn, enqueued_at, queue_id, priority, group_key FROM moved
-            WHERE read_ct = 0 AND due_at <= statement_timestamp()
-        ),
-        not_yet AS (
-            INSERT INTO {schema}.pgqueue_deferred
-                (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct, attempts,
-                 priority, state, group_key, error)
-            SELECT id, due_at, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
-                   attempts, priority,
-                   CASE read_ct WHEN 0 THEN 'SCHEDULED' ELSE 'RETRYABLE' END, group_key, error
-            FROM moved
-            WHERE read_ct > 0 OR due_at > statement_timestamp()
-        ),
+        {become_heads},
         headed AS (
             INSERT INTO {schema}.pgqueue_group AS g
                 (queue_id, group_key, slot, head, turn, priority, free_at)
@@ -387,20 +372,10 @@ BEGIN
             WHERE NOT n.is_put_off
             ORDER BY m.number, m.id OFFSET 0) m
         WHERE w.ctid = m.spot
-        RETURNING w.*, m.slot, nextval('{schema}.pgqueue_message_id_seq') AS turn
+        RETURNING w.*, m.slot, statement_timestamp() AS due_at,
+                  nextval('{schema}.pgqueue_message_id_seq') AS turn
     ),
-    readable AS (
-        INSERT INTO {schema}.pgqueue_ready (id, turn, enqueued_at, queue_id, priority, group_key)
-        SELECT id, turn, enqueued_at, queue_id, priority, group_key FROM moved WHERE read_ct = 0
-    ),
-    again AS (
-        INSERT INTO {schema}.pgqueue_deferred
-            (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct, attempts,
-             priority, state, group_key, error)
-        SELECT id, statement_timestamp(), enqueued_at, first_read_at, last_read_at, queue_id,
-               read_ct, attempts, priority, 'RETRYABLE', group_key, error
-        FROM moved WHERE read_ct > 0
-    ),
+    {become_heads},
     headed AS (
         INSERT INTO {schema}.pgqueue_group (queue_id, group_key, slot, head, turn, priority)
         SELECT queue_id, group_key, slot, id, turn, priority FROM moved

@@ -108,10 +108,10 @@ readable AS (
 ),
 not_yet AS (
     INSERT INTO pgqueue_deferred (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
-                            attempts, priority, state, group_key)
+                            attempts, priority, state, group_key, error)
     SELECT id, greatest(vt, statement_timestamp()), enqueued_at, first_read_at, last_read_at,
            queue_id, read_ct, attempts, priority,
-           CASE read_ct WHEN 0 THEN 'SCHEDULED' ELSE 'RETRYABLE' END, group_key
+           CASE read_ct WHEN 0 THEN 'SCHEDULED' ELSE 'RETRYABLE' END, group_key, error
     FROM moved
     WHERE read_ct > 0 OR vt > statement_timestamp()
 ),

@@ -53,10 +53,11 @@ taken AS (
 ),
 leased AS (
     INSERT INTO pgqueue_deferred (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
-                            attempts, process_id, priority, state, group_key)
+                            attempts, process_id, priority, state, group_key, error)
     SELECT t.id, statement_timestamp() + %(vt)s, t.enqueued_at,
            coalesce(t.first_read_at, h.last_read_at), h.last_read_at, {queue_id},
-           t.read_ct + 1, t.attempts, %(process_id)s::integer, t.priority, 'PROCESSING', t.group_key
+           t.read_ct + 1, t.attempts, %(process_id)s::integer, t.priority, 'PROCESSING', t.group_key,
+           t.error
     FROM taken t JOIN head h ON h.group_key = t.group_key
     RETURNING id, enqueued_at, priority, group_key, read_ct, attempts, vt, first_read_at,
               last_read_at

@@ -34,9 +34,10 @@ kept AS (
 ),
 leased AS (
     INSERT INTO pgqueue_deferred (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
-                            attempts, priority, state, group_key)
+                            attempts, priority, state, group_key, error)
     SELECT id, statement_timestamp() + %(vt)s::interval, enqueued_at, first_read_at, last_read_at,
-           queue_id, read_ct + %(more)s, attempts, priority, 'PROCESSING', group_key
+           queue_id, read_ct + %(more)s, attempts, priority, 'PROCESSING', group_key,
+           error
     FROM back
     RETURNING id
 )
