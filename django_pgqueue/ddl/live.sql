@@ -10,6 +10,8 @@
 --
 -- Each table has a replica identity: without one, a publication FOR ALL TABLES refuses each
 -- DELETE. The old row is logged only where wal_level is logical.
+--
+-- Nearly all rows are short-lived, so vacuum.sql is frequent and fast.
 
 CREATE TABLE pgqueue_ready (
     id bigint NOT NULL,
@@ -20,10 +22,7 @@ CREATE TABLE pgqueue_ready (
     queue_id integer NOT NULL,
     priority smallint NOT NULL,
     group_key text
-) WITH (
-    autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
-    autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
-);
+) WITH (autovacuum_vacuum_threshold = 1000, {vacuum});
 
 -- The order of reads. Both columns ascend, so that one row comparison finds the rows after a
 -- position. An id may occur twice, so it is not unique. Having an expression, it cannot be a
@@ -51,8 +50,7 @@ CREATE TABLE pgqueue_deferred (
 ) WITH (
     -- The low fillfactor leaves space for updates. It also makes full scans look expensive to the
     -- planner, even after a peak, when nearly all rows are dead.
-    fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
-    autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
+    fillfactor = 50, autovacuum_vacuum_threshold = 1000, {vacuum}
 );
 
 CREATE INDEX pgqueue_deferred_vt_idx ON pgqueue_deferred (queue_id, vt);
@@ -72,10 +70,7 @@ CREATE TABLE pgqueue_lease (
     ids bigint[] NOT NULL,
     enqueued_ats timestamptz[] NOT NULL,
     PRIMARY KEY (head, queue_id, read_at)
-) WITH (
-    fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 100,
-    autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
-);
+) WITH (fillfactor = 70, autovacuum_vacuum_threshold = 100, {vacuum});
 
 -- Stored without compression, since the rows are short-lived.
 ALTER TABLE pgqueue_lease ALTER ids SET STORAGE EXTERNAL, ALTER enqueued_ats SET STORAGE EXTERNAL;
@@ -98,10 +93,7 @@ CREATE TABLE pgqueue_waiting (
     priority smallint NOT NULL,
     group_key text NOT NULL,
     error text
-) WITH (
-    autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
-    autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
-);
+) WITH (autovacuum_vacuum_threshold = 1000, {vacuum});
 
 CREATE UNIQUE INDEX pgqueue_waiting_key ON pgqueue_waiting (queue_id, group_key, id, enqueued_at);
 
@@ -120,10 +112,7 @@ CREATE TABLE pgqueue_group (
     -- Before this time no next head may start in the slot. NULL without a rate.
     free_at timestamptz,
     PRIMARY KEY (queue_id, group_key, slot)
-) WITH (
-    fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
-    autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
-);
+) WITH (fillfactor = 70, autovacuum_vacuum_threshold = 1000, {vacuum});
 
 -- Groups that may need a new head. Every send to a group inserts a row, and so do settling
 -- statements that find the group locked. Readers process them. Never updated, so no sender waits.
@@ -131,10 +120,7 @@ CREATE TABLE pgqueue_recheck (
     id bigint NOT NULL,
     queue_id integer NOT NULL,
     group_key text NOT NULL
-) WITH (
-    autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
-    autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
-);
+) WITH (autovacuum_vacuum_threshold = 1000, {vacuum});
 
 CREATE INDEX pgqueue_recheck_idx ON pgqueue_recheck (queue_id, id);
 

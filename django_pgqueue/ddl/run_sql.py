@@ -12,6 +12,8 @@ from django_pgqueue.ddl import grants
 
 __all__ = ["RunPostgreSQL", "extend_rights", "made", "run"]
 
+# Stands for the text of the file with this name.
+_PART = re.compile(r"\{(become_heads|vacuum)\}")
 _CREATED = re.compile(
     r"^CREATE (?:UNLOGGED )?(DOMAIN|FUNCTION|SEQUENCE|TABLE|VIEW) (?:\{schema\}\.)?(\w+)", re.MULTILINE
 )
@@ -83,7 +85,7 @@ def made(schema: str) -> str:
 
 
 def _read(name: str) -> tuple[str, str]:
-    text = _load(name).replace("{become_heads}", _load("become_heads").rstrip())
+    text = _PART.sub(lambda part: _load(part[1]).rstrip(), _load(name))
     forward, _, reverse = text.partition("\n-- Reverse\n")
     return forward, reverse
 

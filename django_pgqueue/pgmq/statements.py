@@ -103,26 +103,19 @@ _FROM_START = {"rank": "(-101)::smallint", "after": "0", "due_after": "-6e16", "
 FUNCTIONS = (
     Function("send", "send/send", types={"group": "text"}),
     Function("send_batch", "send/send_batch", types={"group": "text[]"}),
-    Function(
-        "read_each",
-        "read/read_ready",
-        _DELIVERY,
-        names={**_NO_BODIES, "leased": Part("read/lease_each")},
-        values={**_FROM_START, "batched": "false"},
-    ),
-    Function(
-        "read_batch",
-        "read/read_ready",
-        _DELIVERY,
-        names={**_NO_BODIES, "leased": Part("read/lease_batch")},
-        values={**_FROM_START, "batched": "true"},
-    ),
-    Function(
-        "take_ready",
-        "read/read_ready",
-        _DELIVERY,
-        names={**_NO_BODIES, "leased": "leased AS (SELECT)"},
-        values={**_FROM_START, "batched": "false", "vt": "interval '0'"},
+    *(
+        Function(
+            name,
+            "read/read_ready",
+            _DELIVERY,
+            names={**_NO_BODIES, "leased": leased},
+            values={**_FROM_START, **values},
+        )
+        for name, leased, values in (
+            ("read_each", Part("read/lease_each"), {"batched": "false"}),
+            ("read_batch", Part("read/lease_batch"), {"batched": "true"}),
+            ("take_ready", "leased AS (SELECT)", {"batched": "false", "vt": "interval '0'"}),
+        )
     ),
     Function("read_due", "read/read", _READ, names=_NO_BODIES | _ANY_BODY),
     Function("read_matching", "read/read", _READ, names={**_NO_BODIES, "any_body": "false"}),
