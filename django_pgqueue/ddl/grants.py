@@ -16,14 +16,18 @@ __all__ = ["INHERITED", "KINDS", "copy", "extend", "inherit", "role_exists", "st
 
 _KEPT = "SELECT, INSERT, UPDATE, DELETE"
 
+# The columns that a sender writes: without enqueued_at, so that no sender can backdate a message.
+_SENT = (
+    "INSERT (id, failure, queue_id, source_id, scheduled_at, expires_at, priority, group_key, "
+    "unique_key, headers, body)"
+)
+
 # The rights of each kind of role, by table name without its prefix. Triggers run with the rights of
 # the role whose statement fires them, so a sender needs rights on the live tables.
 _SENDER = {
     "queue": "SELECT",
     "binding": "SELECT",
-    # Without enqueued_at, so that no sender can backdate a message.
-    "message": "SELECT (id, expires_at), INSERT (id, failure, queue_id, source_id, scheduled_at, "
-    "expires_at, priority, group_key, unique_key, headers, body)",
+    "message": f"SELECT (id, expires_at), {_SENT}",
     "message_id_seq": "USAGE",
     "wake": "SELECT, UPDATE",
     # The columns that tell whether a message holds its unique key.
@@ -39,8 +43,7 @@ _SENDER = {
 _CONSUMER = {
     **_SENDER,
     "unlogged": "SELECT, INSERT",
-    "message": "SELECT, DELETE, INSERT (id, failure, queue_id, source_id, scheduled_at, "
-    "expires_at, priority, group_key, unique_key, headers, body)",
+    "message": f"SELECT, DELETE, {_SENT}",
     "archive": "SELECT, INSERT",
     **dict.fromkeys(("ready", "deferred", "lease", "waiting", "group", "recheck"), _KEPT),
     "group_setting": "SELECT",
@@ -172,11 +175,11 @@ def statements(
         "AND c.relname ~ '^pgqueue_' AND c.relkind IN ('r', 'p', 'v', 'S') ORDER BY c.relname"
     )
     relations = cursor.fetchall()
-    found = []
-    for schema, name, is_sequence in relations:
-        rights = _rights_on(name, kind, queues, targets)
-        if rights:
-            found.append(f"{rights} ON {'SEQUENCE' if is_sequence else 'TABLE'} {schema}.{name}")
+    found = [
+        f"{rights} ON {'SEQUENCE' if is_sequence else 'TABLE'} {schema}.{name}"
+        for schema, name, is_sequence in relations
+        if (rights := _rights_on(name, kind, queues, targets))
+    ]
     schemas = {schema for schema, _, _ in relations} - {"pgmq"}
     cursor.execute(
         "SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.proname ~ %s "
@@ -208,14 +211,11 @@ def _rights_on(
     own = _OWN.fullmatch(base)
     if own is None:
         # Rights on the parents are rights on all queues.
-        return None if base in ("message", "archive") and queues is not None else _of(kind, base)
+        is_parent = base in ("message", "archive")
+        return None if is_parent and queues is not None else _RIGHTS[kind].get(base)
     if queues is None or int(own[2]) in queues:
-        return _of(kind, own[1])
-    return _of("sender", own[1]) if int(own[2]) in targets else None
-
-
-def _of(kind: str, base: str) -> str | None:
-    return _RIGHTS[kind].get(base)
+        return _RIGHTS[kind].get(own[1])
+    return _SENDER.get(own[1]) if int(own[2]) in targets else None
 
 
 def inherit(cursor: Any, queue_id: int) -> None:
@@ -237,8 +237,7 @@ def extend(cursor: Any, tables: Collection[str]) -> None:
                 kinds.setdefault(role, kind)
     for role, kind in sorted(kinds.items()):
         for table in tables:
-            rights = _of(kind, table.removeprefix("pgqueue_"))
-            if rights:
+            if rights := _RIGHTS[kind].get(table.removeprefix("pgqueue_")):
                 cursor.execute(f"GRANT {rights} ON TABLE {table} TO {role}")
 
 

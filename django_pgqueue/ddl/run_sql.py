@@ -15,7 +15,7 @@ __all__ = ["RunPostgreSQL", "extend_rights", "made", "run"]
 # Stands for the text of the file with this name.
 _PART = re.compile(r"\{(become_heads|vacuum)\}")
 _CREATED = re.compile(
-    r"^CREATE (?:UNLOGGED )?(DOMAIN|FUNCTION|SEQUENCE|TABLE|VIEW) (?:\{schema\}\.)?(\w+)", re.MULTILINE
+    r"^CREATE (?:UNLOGGED )?(DOMAIN|FUNCTION|SEQUENCE|TABLE|VIEW) (?:\{schema\}\.)?(\w+)", re.M
 )
 
 

@@ -17,7 +17,7 @@ from django_pgqueue.engine.rows import Deliveries, Delivery, deliveries
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.types import Receipt
 
-__all__ = ["follow", "group_by_group", "in_rounds", "read_grouped", "read_grouped_rr"]
+__all__ = ["follow", "read_grouped", "read_grouped_rr"]
 
 
 def read_grouped(
@@ -40,31 +40,6 @@ def read_grouped(
     """
     if not in_transaction:
         queue.refuse_transaction("read_grouped")
-    return group_by_group(queue, vt, qty)
-
-
-def read_grouped_rr(
-    queue: OpenQueue,
-    *,
-    vt: float | dt.timedelta | None = None,
-    qty: int = 1,
-    in_transaction: bool = False,
-) -> Deliveries:
-    """Lease up to ``qty`` messages in rounds: one of each group, then the second of each.
-
-    The list is in that order. Arguments are as for :func:`read_grouped`.
-
-    >>> [message.group for message in queue("orders").read_grouped_rr(qty=3)]
-    ['customer 1', 'customer 2', 'customer 1']
-
-    Raises QueueNotFound, InvalidArgument, TransactionRefused.
-    """
-    if not in_transaction:
-        queue.refuse_transaction("read_grouped_rr")
-    return in_rounds(queue, vt, qty)
-
-
-def group_by_group(queue: OpenQueue, vt: float | dt.timedelta | None, qty: int) -> Deliveries:
     found = Deliveries()
     missing = _number(qty)
     while missing > 0:
@@ -87,7 +62,24 @@ def group_by_group(queue: OpenQueue, vt: float | dt.timedelta | None, qty: int) 
     return found
 
 
-def in_rounds(queue: OpenQueue, vt: float | dt.timedelta | None, qty: int) -> Deliveries:
+def read_grouped_rr(
+    queue: OpenQueue,
+    *,
+    vt: float | dt.timedelta | None = None,
+    qty: int = 1,
+    in_transaction: bool = False,
+) -> Deliveries:
+    """Lease up to ``qty`` messages in rounds: one of each group, then the second of each.
+
+    The list is in that order. Arguments are as for :func:`read_grouped`.
+
+    >>> [message.group for message in queue("orders").read_grouped_rr(qty=3)]
+    ['customer 1', 'customer 2', 'customer 1']
+
+    Raises QueueNotFound, InvalidArgument, TransactionRefused.
+    """
+    if not in_transaction:
+        queue.refuse_transaction("read_grouped_rr")
     found = lease(queue, vt=vt, qty=_number(qty))
     followers = follow(queue, _receipts(found), vt=vt, qty=qty - len(found))
     found += followers

@@ -1,1 +1,1 @@
- AND pgqueue_may_start({queue_id}, r.group_key, r.id)
+ AND pgqueue_may_start({queue_id}, d.group_key, d.id)

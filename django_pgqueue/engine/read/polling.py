@@ -64,7 +64,7 @@ def read_grouped_with_poll(
 
     Raises what ``read_grouped`` raises.
     """
-    read = partial(grouped.group_by_group, queue, vt, qty)
+    read = partial(grouped.read_grouped, queue, vt=vt, qty=qty, in_transaction=True)
     return _poll(queue, "read_grouped_with_poll", read, qty, max_poll_seconds, poll_interval_ms)
 
 
@@ -83,7 +83,7 @@ def read_grouped_rr_with_poll(
 
     Raises what ``read_grouped_rr`` raises.
     """
-    read = partial(grouped.in_rounds, queue, vt, qty)
+    read = partial(grouped.read_grouped_rr, queue, vt=vt, qty=qty, in_transaction=True)
     return _poll(queue, "read_grouped_rr_with_poll", read, qty, max_poll_seconds, poll_interval_ms)
 
 
@@ -95,6 +95,7 @@ def _poll(
     max_poll_seconds: float,
     poll_interval_ms: float,
 ) -> Deliveries:
+    """Call ``read`` until it finds messages. It allows a transaction, which is refused here."""
     queue.refuse_transaction(operation)
     deadline = time.monotonic() + _seconds(max_poll_seconds, "max_poll_seconds")
     interval = max(_seconds(poll_interval_ms, "poll_interval_ms") / 1000, 0.001)

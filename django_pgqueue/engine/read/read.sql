@@ -19,9 +19,7 @@ due AS MATERIALIZED (
            d.group_key IS NOT NULL AND {read/blocked} AS blocked
     FROM pgqueue_deferred d
     WHERE d.queue_id = {queue_id} AND d.vt <= statement_timestamp()
-      AND ({any_body} OR (
-          SELECT true FROM {message} m
-          WHERE m.id = d.id AND m.body @> %(conditional)s::jsonb LIMIT 1))
+      AND {read/matches}
     ORDER BY d.vt
     LIMIT (SELECT {most})
     FOR UPDATE OF d SKIP LOCKED
@@ -57,25 +55,21 @@ unfolded AS MATERIALIZED (
     FROM capacity, (
         SELECT f.*, count(*) FILTER (WHERE f.wanted) OVER (ORDER BY f.vt, f.id) AS place
         FROM (
-            SELECT m.id, m.enqueued_at, o.priority, o.read_at, o.vt, o.process_id,
-                   {any_body} OR (
-                       SELECT true FROM {message} b
-                       WHERE b.id = m.id AND b.body @> %(conditional)s::jsonb LIMIT 1) AS wanted
-            FROM opened o CROSS JOIN LATERAL unnest(o.ids, o.enqueued_ats) AS m (id, enqueued_at)
+            SELECT d.id, d.enqueued_at, o.priority, o.read_at, o.vt, o.process_id,
+                   {read/matches} AS wanted
+            FROM opened o CROSS JOIN LATERAL unnest(o.ids, o.enqueued_ats) AS d (id, enqueued_at)
         ) f
     ) u
 ),
 fresh AS MATERIALIZED (
-    SELECT r.ctid
-    FROM pgqueue_ready r
-    WHERE r.queue_id = {queue_id}
-      AND ({any_body} OR (
-          SELECT true FROM {message} m
-          WHERE m.id = r.id AND m.body @> %(conditional)s::jsonb LIMIT 1)){may_start}
-    ORDER BY -r.priority, r.turn
+    SELECT d.ctid
+    FROM pgqueue_ready d
+    WHERE d.queue_id = {queue_id}
+      AND {read/matches}{may_start}
+    ORDER BY -d.priority, d.turn
     LIMIT CASE WHEN EXISTS (SELECT FROM recheck) THEN 0
                ELSE (SELECT capacity.left FROM capacity) - (SELECT count(*) FROM unfolded WHERE chosen) END
-    FOR UPDATE OF r SKIP LOCKED
+    FOR UPDATE OF d SKIP LOCKED
 ),
 gone AS (
     DELETE FROM pgqueue_ready WHERE ctid = ANY(ARRAY(SELECT ctid FROM fresh))
