@@ -19,37 +19,23 @@ from django_pgqueue.engine.statements import Part, render
 
 __all__ = ["FUNCTIONS", "SOME_ID", "create"]
 
+# The types of parameters.
 _TYPES = {
-    "after": "interval",
-    "at": "timestamptz",
-    "alone": "boolean",
-    "batch": "bigint",
-    "batched": "boolean",
-    "bodies": "jsonb",
-    "body": "jsonb",
-    "conditional": "jsonb",
-    "due_after": "float8",
-    "errors": "text[]",
-    "groups": "integer",
-    "headers": "jsonb",
-    "heed": "boolean",
-    "ids": "bigint[]",
-    "in_flight": "boolean",
-    "in_rounds": "boolean",
-    "max_deliveries": "integer",
-    "priority": "smallint",
-    "process_id": "integer",
-    "qty": "bigint",
-    "ran": "integer",
-    "rank": "smallint",
-    "read_ats": "bigint[]",
-    "read_cts": "integer[]",
-    "reason": "text",
-    "rechecked": "bigint",
-    "results": "text[]",
-    "source": "text",
-    "state": "text",
-    "vt": "interval",
+    name: kind
+    for kind, names in {
+        "bigint": "batch qty",
+        "bigint[]": "ids read_ats",
+        "boolean": "alone heed in_flight in_rounds",
+        "integer": "groups max_deliveries process_id ran",
+        "integer[]": "read_cts",
+        "interval": "after vt",
+        "jsonb": "bodies body conditional headers",
+        "smallint": "priority",
+        "text": "reason source state",
+        "text[]": "errors results",
+        "timestamptz": "at",
+    }.items()
+    for name in names.split()
 }
 _ID = "TABLE (id bigint)"
 _DELIVERY = "SETOF pgmq._delivery"

@@ -589,8 +589,8 @@ MUTANTS = (
         (
             Change(
                 f"{ENGINE}/settle/expire_next.sql",
-                "    WHERE d.read_ct < %(max_deliveries)s\n",
-                "",
+                "WHERE d.read_ct < %(max_deliveries)s\n      AND (d.",
+                "WHERE (d.",
             ),
         ),
     ),

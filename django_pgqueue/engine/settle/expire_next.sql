@@ -9,20 +9,16 @@ WITH due AS MATERIALIZED (
         SELECT ctid AS place, id, enqueued_at, group_key, read_ct FROM pgqueue_deferred
         WHERE queue_id = {queue_id} AND {places/due}
         ORDER BY vt LIMIT (SELECT %(batch)s::bigint)) d
-    CROSS JOIN LATERAL (
-        SELECT FROM {message} m
-        WHERE m.id = d.id AND m.enqueued_at = d.enqueued_at AND m.{places/expired} OFFSET 0) m
+    {settle/late}
     WHERE d.read_ct < %(max_deliveries)s
       AND (d.group_key IS NULL OR NOT {read/blocked})
 ),
 new AS MATERIALIZED (
-    SELECT r.place FROM (
+    SELECT d.place FROM (
         SELECT ctid AS place, id, enqueued_at FROM pgqueue_ready
         WHERE queue_id = {queue_id}
-        ORDER BY -priority, turn LIMIT (SELECT %(batch)s::bigint)) r
-    CROSS JOIN LATERAL (
-        SELECT FROM {message} m
-        WHERE m.id = r.id AND m.enqueued_at = r.enqueued_at AND m.{places/expired} OFFSET 0) m
+        ORDER BY -priority, turn LIMIT (SELECT %(batch)s::bigint)) d
+    {settle/late}
 ),
 held AS (
     DELETE FROM pgqueue_deferred WHERE ctid = ANY(ARRAY(
@@ -38,18 +34,16 @@ unread AS (
     RETURNING id, enqueued_at, group_key
 ),
 behind AS MATERIALIZED (
-    SELECT b.place FROM (
+    SELECT d.place FROM (
         SELECT w.* FROM (
             SELECT group_key FROM held UNION SELECT group_key FROM unread) g
         CROSS JOIN LATERAL (
             SELECT ctid AS place, id, enqueued_at, read_ct FROM pgqueue_waiting
             WHERE queue_id = {queue_id} AND group_key = g.group_key
             ORDER BY id LIMIT (SELECT %(batch)s::bigint)) w
-        LIMIT (SELECT %(batch)s::bigint)) b
-    CROSS JOIN LATERAL (
-        SELECT FROM {message} m
-        WHERE m.id = b.id AND m.enqueued_at = b.enqueued_at AND m.{places/expired} OFFSET 0) m
-    WHERE b.read_ct < %(max_deliveries)s
+        LIMIT (SELECT %(batch)s::bigint)) d
+    {settle/late}
+    WHERE d.read_ct < %(max_deliveries)s
 ),
 queued AS (
     DELETE FROM pgqueue_waiting WHERE ctid = ANY(ARRAY(
