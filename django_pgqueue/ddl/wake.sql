@@ -1,9 +1,6 @@
--- Wakes the consumers of a queue. Only this function notifies.
---
--- Commits with a notification run one after the other, each until it is flushed. One notification
--- per 20 ms is enough, and slow disks cannot take more. A sequence holds the time of the last one:
--- it needs no row lock, leaves no dead row, and is not rolled back. The sequence is logged, since
--- an unlogged one is unusable on a promoted standby. The queue's row is read only to notify.
+-- Wakes the consumers of a queue. Only this function notifies, at most every 20 ms: docs/design.md,
+-- "Waking". A sequence holds the time of the last notification. It is logged, since an unlogged one
+-- is unusable on a promoted standby. The queue's row is read only to notify.
 --
 -- This function must not fail the send or ack that calls it. If the sequence is lost, as after a
 -- partial restore, to_regclass returns NULL, and so do the strict functions: each call notifies,

@@ -1,14 +1,13 @@
 """Where this process's next read of a queue begins: behind the last ready row that it took.
 
-While a transaction holds an old snapshot, vacuum cannot remove the dead rows of messages that were
-read. They stay at the start of every index, and a read from there skips all of them: 112 ms for
-1,300,000 rows. A read that begins behind the last row this process took skips none (0.2 ms). The
-search for rechecks of groups begins behind the rechecks that were processed, for the same reason.
+It need not skip the dead rows of messages that were read, which vacuum cannot remove under an old
+snapshot (docs/design.md, "Long transactions"). The search for rechecks of groups likewise begins
+behind those that were processed.
 
 A message may become ready before that position: its transaction committed late, or another process
-gave it back. A *sweep*, which is a read from the start, finds it. A sweep follows each read that
-found too few messages, and one runs at least every second, or every five seconds where sweeps would
-take more than a twentieth of the time.
+gave it back. A *sweep*, a read from the start, finds it. A sweep follows each read that found too
+few messages, and runs at least every second, or every five seconds where sweeps would take more
+than a twentieth of the time.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ Each returns the ids that changed, with the other receipts in ``.lost``
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,6 @@ from django_pgqueue import arguments, ddl
 from django_pgqueue.acks import Ack, Discard, Failure, Nack, Outcome, Reject
 from django_pgqueue.engine.groups.heads import recheck
 from django_pgqueue.engine.open_queue import OpenQueue
-from django_pgqueue.engine.settle.attempts import masked, note
 from django_pgqueue.engine.settle.settling import by_receipts
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.types import Receipt, Settled
@@ -256,7 +256,10 @@ def _noting(
     process_id: int | None,
     act: Callable[[], Settled],
 ) -> Settled:
-    """In one transaction, call ``act`` and store the failures of the messages that it settled."""
+    """In one transaction, call ``act`` and store the failures of the messages that it settled.
+
+    Keeps only the latest attempts of each message.
+    """
     found = arguments.by_receipt(failures, "failures", "failures")
     for failure in found.values():
         if not isinstance(failure, Failure):
@@ -264,12 +267,26 @@ def _noting(
                 f"failures: {failure!r} is no Failure; make one with Failure.of(error, attempt)"
             )
     holder = arguments.process(process_id)
-    if not found:
+    kept = queue.runner.settings.ATTEMPTS_KEPT
+    if not found or kept < 1:
         return act()
+    length = queue.runner.settings.TRACEBACK_LENGTH
     with queue.runner.transaction():
         settled = act()
         lost = set(settled.lost)
-        note(queue, [(r.id, f) for r, f in found.items() if r not in lost], holder)
+        noted = {r.id: failure for r, failure in found.items() if r not in lost}
+        if noted:
+            params = {
+                "ids": list(noted),
+                "attempts": [failure.attempt for failure in noted.values()],
+                "error_classes": [failure.error_class for failure in noted.values()],
+                "messages": [_mask(queue, each.message)[:length] for each in noted.values()],
+                # Only the end is kept: it has the exception and the line that raised it.
+                "tracebacks": [_mask(queue, each.traceback)[-length:] for each in noted.values()],
+                "process_id": holder,
+            }
+            queue.run("settle/note_attempts", params)
+            queue.run("settle/trim_attempts", {"ids": list(noted), "kept": kept})
     return settled
 
 
@@ -278,4 +295,11 @@ def _failures(outcomes: Mapping[Receipt, Nack | Reject]) -> dict[Receipt, Failur
 
 
 def _masked(queue: OpenQueue, errors: Mapping[Receipt, str | None]) -> dict[Receipt, str | None]:
-    return {receipt: error and masked(queue, error) for receipt, error in errors.items()}
+    return {receipt: error and _mask(queue, error) for receipt, error in errors.items()}
+
+
+def _mask(queue: OpenQueue, text: str) -> str:
+    """Mask all matches of the patterns in the setting MASK, so that no secret is stored."""
+    for pattern in queue.runner.settings.MASK:
+        text = re.sub(pattern, "********", text)
+    return text
