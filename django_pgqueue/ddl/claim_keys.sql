@@ -2,10 +2,9 @@
 -- the message still holds the key is not stored: the next send of the key looks at the message's
 -- state. So statements that end a message need not release its key, and no crash leaves a key held.
 
--- Sessions cache plans: a plan made while a table was small would scan it for good. So
--- pgqueue_claim_keys and pgqueue_sweep_keys turn enable_seqscan off. This setting and their search
--- path also apply to the functions that they call: SET in those would take longer than claiming a
--- key.
+-- The search path and enable_seqscan (groups.sql says why it is off) of pgqueue_claim_keys and
+-- pgqueue_sweep_keys also apply to the functions that they call: SET in those would take longer than
+-- claiming a key.
 
 -- Returns whether the message of a claim holds its key. A claim of kind 'window' holds it until the
 -- window ends, 'started' until the first delivery, 'done' until the message leaves the queue. In

@@ -4,8 +4,7 @@
 --
 -- Returns whether it deleted anything. A role that may only send deletes the unique keys, and leaves
 -- the rest to a consumer. Other roles without the rights delete nothing. The first test is for a
--- standby, which cannot read unlogged tables. Sessions cache plans: without enable_seqscan, a plan
--- made while a table was small would scan it for good.
+-- standby, which cannot read unlogged tables.
 CREATE FUNCTION {schema}.pgqueue_clear_lost(queue_number integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE

@@ -5,7 +5,8 @@
 -- which the next reader processes after both transactions have ended.
 
 -- Sessions cache plans, and a plan made while a table was small would scan it for good. The
--- statements are therefore pinned to indexes and to row addresses (ctid).
+-- statements of all our functions are therefore pinned to indexes, by enable_seqscan, and to row
+-- addresses (ctid).
 
 -- Chooses the new heads of groups whose heads are gone. Takes the ctids of the groups' rows, which
 -- the caller has locked. Returns how many waiting messages became heads. Each statement sees

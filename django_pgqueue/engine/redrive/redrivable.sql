@@ -10,17 +10,6 @@ WITH looked AS MATERIALIZED (
     ORDER BY id
     LIMIT (SELECT %(batch)s::bigint)
 )
-SELECT m.id, m.source, m.asked AND (d.found OR r.found OR w.found)
-FROM looked m
-LEFT JOIN LATERAL (
-    SELECT true AS found FROM pgqueue_deferred d
-    WHERE d.id = m.id AND d.queue_id + 0 = {queue_id}
-      AND NOT ({places/in_flight}) OFFSET 0) d ON true
-LEFT JOIN LATERAL (
-    SELECT true AS found FROM pgqueue_ready r
-    WHERE r.queue_id = {queue_id} AND -r.priority = -m.priority
-      AND r.turn = {places/turn} AND r.id = m.id OFFSET 0) r ON true
-LEFT JOIN LATERAL (
-    SELECT true AS found FROM pgqueue_waiting w
-    WHERE w.queue_id = {queue_id} AND w.group_key = m.group_key AND w.id = m.id OFFSET 0) w ON true
+SELECT m.id, m.source, m.asked AND s.in_flight IS FALSE
+FROM looked m LEFT JOIN LATERAL ({reasons/standing}) s ON true
 ORDER BY m.id
