@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from importlib.resources import files
 from typing import Any
 
 from django_pgqueue.ddl import grants
+from django_pgqueue.engine.statements import load
 from django_pgqueue.maintenance import tables
 from django_pgqueue.pgmq.statements import FUNCTIONS, SOME_ID, create
 
-__all__ = ["functions", "load", "quoted"]
+__all__ = ["functions", "quoted"]
 
 # Matches the head of a public function: its search path is inserted behind it.
 _PUBLIC = re.compile(r"FUNCTION pgmq\.(?!_)\w+\([^$]*?LANGUAGE (?:plpgsql|sql)[^$]*?(?= AS \$\$)")
@@ -53,18 +53,15 @@ def functions(queue_model: Any, schema: str, live: str) -> str:
         "inherited": grants.INHERITED.replace("%(queue_id)s", "made"),
         "live": live,
         "settle": "\n".join(
-            load("settle").replace("{operation}", each) for each in ("archive", "delete")
+            load("settle", __package__).replace("{operation}", each)
+            for each in ("archive", "delete")
         ),
         "overloads": "\n".join((*_sends(), *_reads(), *_set_vts())),
     }
-    text = load("functions")
+    text = load("functions", __package__)
     for name, value in texts.items():
         text = text.replace(f"{{{name}}}", value)
     return _PUBLIC.sub(rf"\g<0> SET search_path = {schema}, pg_temp", text)
-
-
-def load(name: str) -> str:
-    return files(__package__).joinpath(f"{name}.sql").read_text(encoding="utf-8")
 
 
 def quoted(text: str) -> str:

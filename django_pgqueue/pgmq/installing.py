@@ -6,8 +6,9 @@ import hashlib
 import re
 from typing import Any
 
+from django_pgqueue.engine.statements import load
 from django_pgqueue.errors import ForeignSchema
-from django_pgqueue.pgmq.functions import functions, load, quoted
+from django_pgqueue.pgmq.functions import functions, quoted
 
 __all__ = ["dropped", "install", "installed", "remove"]
 
@@ -51,7 +52,7 @@ def install(cursor: Any, queue_model: Any) -> None:
     if is_new:
         cursor.execute("CREATE SCHEMA pgmq")
         cursor.execute(f"COMMENT ON SCHEMA pgmq IS {quoted(_OURS)}")
-        cursor.execute(load("tables"))
+        cursor.execute(load("tables", __package__))
     before = _functions(cursor)
     cursor.execute(
         "SELECT substring(prosrc FROM 'pgmq\\._open(_[0-9a-f]{8})') FROM pg_proc "
