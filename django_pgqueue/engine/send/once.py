@@ -40,24 +40,21 @@ def claim(
         if not debounces:
             raise InvalidArgument('max_wait needs on_conflict="delay"')
         max_wait = arguments.duration(max_wait, "max_wait", least=arguments.POSITIVE)
-    kind, length = _hold(until, on_conflict)
+    length = None
+    if until is None:
+        # A window could last after a delivery, when the message cannot be replaced any more.
+        kind = "window" if on_conflict == "skip" else "started"
+    elif until in ("started", "done"):
+        kind = until
+    elif isinstance(until, str):
+        raise InvalidArgument(
+            f'until must be "started", "done", seconds or a timedelta, not {until!r}'
+        )
+    else:
+        kind, length = "window", arguments.duration(until, "until", least=arguments.POSITIVE)
     return {
         "kind": kind,
         "window": length or window or UNIQUE_WINDOW,
         "on_conflict": on_conflict,
         "max_wait": max_wait,
     }
-
-
-def _hold(until: Any, on_conflict: str) -> tuple[str, dt.timedelta | None]:
-    """Return the kind of a claim, and its window if the send gives one."""
-    if until is None:
-        # A window could last after a delivery, when the message cannot be replaced any more.
-        return ("window" if on_conflict == "skip" else "started"), None
-    if until in ("started", "done"):
-        return until, None
-    if isinstance(until, str):
-        raise InvalidArgument(
-            f'until must be "started", "done", seconds or a timedelta, not {until!r}'
-        )
-    return "window", arguments.duration(until, "until", least=arguments.POSITIVE)
