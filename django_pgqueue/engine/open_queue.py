@@ -44,6 +44,11 @@ class OpenQueue:
     source: Any = None
 
     @property
+    def alias(self) -> str:
+        """The database's name in error messages."""
+        return self.runner.alias
+
+    @property
     def is_limited(self) -> bool:
         """Whether the queue or its groups have a limit or a rate, or had one for groups."""
         return bool(self.has_slots or self.limit or self.rate or self.group_rate)

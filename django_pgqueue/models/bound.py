@@ -520,7 +520,7 @@ class BoundQueue:
         ['builtins.ConnectionError']
         """
         [pk] = arguments.ids([message_id])
-        return Attempt.objects.of(pk, using=self._open().runner.alias)
+        return Attempt.objects.of(pk, using=self._open().alias)
 
     @documented(redriving.redrive)
     def redrive(

@@ -99,7 +99,7 @@ def _home(
         left[source] = error
         return None
     except InvalidArgument:
-        left[source] = QueueNotFound(source, dead_letters.runner.alias)
+        left[source] = QueueNotFound(source, dead_letters.alias)
         return None
     outsiders = dead_letters.run("redrive/outsiders", source_message=home.message_table)
     if outsiders:
