@@ -381,6 +381,22 @@ def test_a_batch_does_not_skip_followers_whose_lease_ran_out(orders):
     assert bodies(orders.read_grouped(qty=2)) in (["a1"], ["a1", "a2"])
 
 
+@pytest.mark.parametrize("by_follow", [False, True])
+def test_a_follower_keeps_its_last_error_on_its_way_through_waiting(orders, sql, by_follow):
+    send_line(orders, "a", 2)
+    head, follower = orders.read_grouped(qty=2)
+    orders.retry({follower.receipt: 0}, errors={follower.receipt: "too busy"})
+    assert orders.read(qty=10) == []
+    if by_follow:
+        orders.set_vt(head, 0)
+        assert bodies(orders.read_grouped(qty=2)) == ["a1", "a2"]
+    else:
+        orders.archive(head)
+        assert bodies(orders.read(qty=10)) == ["a2"]
+
+    assert sql("SELECT error FROM pgqueue_deferred WHERE id = %s", [follower.id]) == [("too busy",)]
+
+
 def test_a_follower_that_was_set_back_comes_before_those_still_leased(orders):
     send_line(orders, "a", 4)
     first, second, third = orders.read_grouped(qty=3)
