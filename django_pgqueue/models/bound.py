@@ -297,45 +297,11 @@ class BoundQueue:
     @twin_of(read_grouped_rr_with_poll)
     def aread_grouped_rr_with_poll(self) -> None: ...
 
-    @documented(reading.read)
-    def read_grouped_head(
-        self,
-        *,
-        vt: float | dt.timedelta | None = None,
-        qty: int | None = 1,
-        conditional: dict[str, Any] | None = None,
-        in_transaction: bool = False,
-    ) -> list[Message]:
-        """Lease up to ``qty`` messages, each hidden from other readers for ``vt``."""
-        return self._messages(
-            reading.read, vt=vt, qty=qty, conditional=conditional, in_transaction=in_transaction
-        )
-
-    @twin_of(read_grouped_head)
-    def aread_grouped_head(self) -> None: ...
-
-    @documented(polling.read_with_poll)
-    def read_grouped_head_with_poll(
-        self,
-        *,
-        vt: float | dt.timedelta | None = None,
-        qty: int | None = 1,
-        max_poll_seconds: float = 5,
-        poll_interval_ms: float = 100,
-        conditional: dict[str, Any] | None = None,
-    ) -> list[Message]:
-        """Read; if there are no messages, wait for some."""
-        return self._messages(
-            polling.read_with_poll,
-            vt=vt,
-            qty=qty,
-            max_poll_seconds=max_poll_seconds,
-            poll_interval_ms=poll_interval_ms,
-            conditional=conditional,
-        )
-
-    @twin_of(read_grouped_head_with_poll)
-    def aread_grouped_head_with_poll(self) -> None: ...
+    # PGMQ's names for reads that take only the heads of groups, as every read does here.
+    read_grouped_head = read
+    aread_grouped_head = aread
+    read_grouped_head_with_poll = read_with_poll
+    aread_grouped_head_with_poll = aread_with_poll
 
     @documented(reading.peek)
     def peek(

@@ -199,44 +199,10 @@ class MessageManager(QueuesManager["Message"]):
     @twin_of(read_grouped_rr_with_poll)
     def aread_grouped_rr_with_poll(self) -> None: ...
 
-    @documented(BoundQueue.read_grouped_head)
-    def read_grouped_head(
-        self,
-        queue: str | Queue,
-        *,
-        vt: float | dt.timedelta | None = None,
-        qty: int | None = 1,
-        conditional: dict[str, Any] | None = None,
-        in_transaction: bool = False,
-    ) -> list[Message]:
-        return self._bound(queue).read_grouped_head(
-            vt=vt, qty=qty, conditional=conditional, in_transaction=in_transaction
-        )
-
-    @twin_of(read_grouped_head)
-    def aread_grouped_head(self) -> None: ...
-
-    @documented(BoundQueue.read_grouped_head_with_poll)
-    def read_grouped_head_with_poll(
-        self,
-        queue: str | Queue,
-        *,
-        vt: float | dt.timedelta | None = None,
-        qty: int | None = 1,
-        max_poll_seconds: float = 5,
-        poll_interval_ms: float = 100,
-        conditional: dict[str, Any] | None = None,
-    ) -> list[Message]:
-        return self._bound(queue).read_grouped_head_with_poll(
-            vt=vt,
-            qty=qty,
-            max_poll_seconds=max_poll_seconds,
-            poll_interval_ms=poll_interval_ms,
-            conditional=conditional,
-        )
-
-    @twin_of(read_grouped_head_with_poll)
-    def aread_grouped_head_with_poll(self) -> None: ...
+    read_grouped_head = read
+    aread_grouped_head = aread
+    read_grouped_head_with_poll = read_with_poll
+    aread_grouped_head_with_poll = aread_with_poll
 
     @documented(BoundQueue.pop)
     def pop(self, queue: str | Queue, qty: int | None = 1) -> list[Message]:

@@ -74,9 +74,9 @@ def test_what_an_application_calls_has_a_twin_with_the_same_arguments(where):
     for name, twin in twins.items():
         if twin is not None:
             assert is_twin(twin)
-            assert twin.__name__ == f"a{name}"
-            signature = inspect.signature(getattr(where, name))
-            assert inspect.signature(twin).parameters == signature.parameters
+            method = getattr(where, name)
+            assert twin.__name__ == f"a{method.__name__}"
+            assert inspect.signature(twin).parameters == inspect.signature(method).parameters
 
 
 @pytest.mark.parametrize("name", ["send", "read", "archive", "create"])
