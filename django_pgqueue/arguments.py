@@ -174,6 +174,19 @@ def limits_together(limits: Mapping[str, Any]) -> None:
         )
 
 
+def refuse_loop(queue: Any, target: Any) -> None:
+    """Raise InvalidArgument if ``target`` as the dead-letter queue of ``queue`` makes a cycle."""
+    passed = [queue.name]
+    while target is not None:
+        passed.append(target.name)
+        if target.pk == queue.pk:
+            raise InvalidArgument(
+                f"the dead-letter queues would form a cycle: {' -> '.join(passed)}. Leave one of "
+                f"these queues without a dead_letter_queue"
+            )
+        target = target.dead_letter_queue
+
+
 def moment(value: Delay | None, name: str = "delay") -> dict[str, Any]:
     """Convert a delay to the parameters ``at``, a time, and ``after``, a length of time from now.
 

@@ -36,18 +36,11 @@ Duration = dt.timedelta | float
 _UNSET: Any = object()
 
 
-class QueueOperation(Operation):
-    """The base class of operations, which change rows and tables of queues, but no model state."""
+class DatabaseOperation(Operation):
+    """The base class of operations, which change rows and tables, but no model state."""
 
     reduces_to_sql = False
     reversible = True
-    name: str
-    #: The start of ``migration_name_fragment``.
-    fragment: str
-
-    @property
-    def migration_name_fragment(self) -> str:
-        return f"{self.fragment}_{''.join(c if c.isalnum() else '_' for c in self.name.lower())}"
 
     def state_forwards(self, app_label: str, state: Any) -> None:
         """Do nothing: queues are not part of the model state."""
@@ -55,21 +48,35 @@ class QueueOperation(Operation):
     def database_forwards(
         self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
     ) -> None:
-        if _keeps_queues(schema_editor, to_state.apps):
-            self.forwards(_Database(schema_editor, to_state.apps))
+        database = _Database(schema_editor.connection, to_state.apps)
+        if database.keeps_queues:
+            self.forwards(database)
 
     def database_backwards(
         self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
     ) -> None:
         # In a reversal, to_state is the state before the migration, which may lack our models.
-        if _keeps_queues(schema_editor, from_state.apps):
-            self.backwards(_Database(schema_editor, from_state.apps))
+        database = _Database(schema_editor.connection, from_state.apps)
+        if database.keeps_queues:
+            self.backwards(database)
 
     def forwards(self, database: _Database) -> None:
         raise NotImplementedError
 
     def backwards(self, database: _Database) -> None:
         raise NotImplementedError
+
+
+class QueueOperation(DatabaseOperation):
+    """The base class of operations on one queue."""
+
+    name: str
+    #: The start of ``migration_name_fragment``.
+    fragment: str
+
+    @property
+    def migration_name_fragment(self) -> str:
+        return f"{self.fragment}_{''.join(c if c.isalnum() else '_' for c in self.name.lower())}"
 
 
 class CreateQueue(QueueOperation):
@@ -289,24 +296,32 @@ class UnbindTopic(BindTopic):
 class _Database:
     """Accesses the queues and bindings of a database, with the models of the migration's state."""
 
-    def __init__(self, schema_editor: Any, apps: Apps) -> None:
-        self._connection = schema_editor.connection
+    def __init__(self, connection: Any, apps: Apps) -> None:
+        self.connection = connection
         self._apps = apps
-        self._queues = apps.get_model("django_pgqueue", "Queue")._base_manager.using(
-            self._connection.alias
+        self.queue_model = self._model("Queue")
+        self._queues = self.queue_model._base_manager.using(connection.alias)
+
+    def _model(self, name: str) -> Any:
+        try:
+            return self._apps.get_model("django_pgqueue", name)
+        except LookupError as error:
+            raise InvalidArgument(
+                f"the table of {name} comes later than this migration: add the latest migration of "
+                f"django_pgqueue to its dependencies (manage.py showmigrations django_pgqueue)"
+            ) from error
+
+    @property
+    def keeps_queues(self) -> bool:
+        """Whether the routers allow queues in this database."""
+        model, alias = self.queue_model, self.connection.alias
+        return bool(
+            router.allow_migrate_model(alias, model) and model._meta.can_migrate(self.connection)
         )
 
     @property
     def bindings(self) -> Any:
-        try:
-            model = self._apps.get_model("django_pgqueue", "Binding")
-        except LookupError as error:
-            raise InvalidArgument(
-                "the table of topic bindings comes later than this migration: add the latest "
-                "migration of django_pgqueue to its dependencies (manage.py showmigrations "
-                "django_pgqueue)"
-            ) from error
-        return model._base_manager.using(self._connection.alias)
+        return self._model("Binding")._base_manager.using(self.connection.alias)
 
     def find(self, name: str) -> Any:
         return self._queues.filter(name__iexact=name).first()
@@ -316,7 +331,7 @@ class _Database:
         if queue is None:
             known = ", ".join(self._queues.order_by("name").values_list("name", flat=True)[:20])
             raise InvalidArgument(
-                f"{purpose}: there is no queue {name!r} in database {self._connection.alias!r}; "
+                f"{purpose}: there is no queue {name!r} in database {self.connection.alias!r}; "
                 f"those there are: {known or 'none'}. Put CreateQueue({name!r}) before it, or name "
                 f"the migration that makes the queue in dependencies"
             )
@@ -324,7 +339,7 @@ class _Database:
 
     def create(self, name: str, settings: dict[str, Any]) -> None:
         queue = self._queues.create(name=name, **self._with_target(name, settings))
-        with self._connection.cursor() as cursor:
+        with self.connection.cursor() as cursor:
             tables.create_tables(
                 cursor,
                 queue.pk,
@@ -338,7 +353,9 @@ class _Database:
             stored = {limit: getattr(queue, limit) for limit in arguments.LIMITS}
             with _labelled(purpose):
                 arguments.limits_together({**stored, **settings})
-        self._queues.filter(pk=queue.pk).update(**self._with_target(name, settings))
+        values = self._with_target(name, settings)
+        arguments.refuse_loop(queue, values.get("dead_letter_queue"))
+        self._queues.filter(pk=queue.pk).update(**values)
 
     def drop(self, queue: Any) -> None:
         sources = self._queues.filter(dead_letter_queue=queue).exclude(pk=queue.pk)
@@ -350,27 +367,18 @@ class _Database:
             )
         number = queue.pk
         queue.delete()
-        with self._connection.cursor() as cursor:
+        with self.connection.cursor() as cursor:
             tables.drop_tables(cursor, number, name=queue.name)
 
     def _with_target(self, name: str, settings: dict[str, Any]) -> dict[str, Any]:
-        """Replace the dead-letter queue's name by its model. Raises InvalidArgument for a cycle."""
+        """Replace the dead-letter queue's name by its model."""
         if not (target := settings.get("dead_letter_queue")):
             return settings
-        found = queue = self.get(target, f"dead_letter_queue of queue {name!r}")
-        passed = [name]
-        while queue is not None:
-            passed.append(queue.name)
-            if queue.name.lower() == name.lower():
-                raise InvalidArgument(
-                    f"the dead-letter queues would form a cycle: {' -> '.join(passed)}. Leave one "
-                    f"of these queues without a dead_letter_queue"
-                )
-            queue = queue.dead_letter_queue
+        found = self.get(target, f"dead_letter_queue of queue {name!r}")
         return {**settings, "dead_letter_queue": found}
 
 
-class InstallPGMQ(Operation):
+class InstallPGMQ(DatabaseOperation):
     """Install the schema ``pgmq``: PGMQ's SQL functions on these queues. Reversed, remove it.
 
     A later InstallPGMQ, after an upgrade of this package, replaces the functions. Reversed, it also
@@ -383,29 +391,18 @@ class InstallPGMQ(Operation):
     Raises ForeignSchema when it runs and the database has another schema ``pgmq``.
     """
 
-    reduces_to_sql = False
-    reversible = True
     migration_name_fragment: str = "install_pgmq"
-
-    def state_forwards(self, app_label: str, state: Any) -> None:
-        """Do nothing: the schema is not part of the model state."""
-
-    def database_forwards(
-        self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
-    ) -> None:
-        if _keeps_queues(schema_editor, to_state.apps):
-            with schema_editor.connection.cursor() as cursor:
-                pgmq.install(cursor, to_state.apps.get_model("django_pgqueue", "Queue"))
-
-    def database_backwards(
-        self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
-    ) -> None:
-        if _keeps_queues(schema_editor, from_state.apps):
-            with schema_editor.connection.cursor() as cursor:
-                pgmq.remove(cursor)
 
     def describe(self) -> str:
         return "Install PGMQ's functions"
+
+    def forwards(self, database: _Database) -> None:
+        with database.connection.cursor() as cursor:
+            pgmq.install(cursor, database.queue_model)
+
+    def backwards(self, database: _Database) -> None:
+        with database.connection.cursor() as cursor:
+            pgmq.remove(cursor)
 
 
 def operations_in(graph: MigrationGraph) -> Iterator[tuple[tuple[str, str], QueueOperation]]:
@@ -416,21 +413,6 @@ def operations_in(graph: MigrationGraph) -> Iterator[tuple[tuple[str, str], Queu
         for operation in migration.operations if migration else ():
             if isinstance(operation, QueueOperation):
                 yield key, operation
-
-
-def _keeps_queues(schema_editor: Any, apps: Apps) -> bool:
-    """Whether the routers allow queues in this database."""
-    connection = schema_editor.connection
-    try:
-        model = apps.get_model("django_pgqueue", "Queue")
-    except LookupError as error:
-        raise InvalidArgument(
-            "the tables of queues come later than this migration: add "
-            '("django_pgqueue", "0001_initial") to its dependencies'
-        ) from error
-    return bool(
-        router.allow_migrate_model(connection.alias, model) and model._meta.can_migrate(connection)
-    )
 
 
 def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:

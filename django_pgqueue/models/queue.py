@@ -327,7 +327,8 @@ class Queue(models.Model):
         arguments.queue_name(self.name)
         arguments.limits(self._limits())
         alias = using or self.alias
-        self._refuse_loop(alias)
+        if (target := self.dead_letter_queue_id) is not None:
+            arguments.refuse_loop(self, type(self).objects.using(alias).get(pk=target))
         self.__dict__.pop("opened", None)
         is_new = self._state.adding
         if not is_new and kwargs.get("update_fields") is None:
@@ -362,20 +363,6 @@ class Queue(models.Model):
             for field in self._meta.concrete_fields
             if not field.primary_key and not {field.name, field.attname} & fixed
         ]
-
-    def _refuse_loop(self, alias: str) -> None:
-        """Raise InvalidArgument for a cycle of dead-letter queues."""
-        passed = [self.name]
-        pk = self.dead_letter_queue_id
-        while pk is not None:
-            queue = type(self).objects.using(alias).get(pk=pk)
-            passed.append(queue.name)
-            if pk == self.pk:
-                raise InvalidArgument(
-                    f"the dead-letter queues would form a cycle: {' -> '.join(passed)}. Leave one "
-                    f"of these queues without a dead_letter_queue"
-                )
-            pk = queue.dead_letter_queue_id
 
     def delete(
         self, using: str | None = None, keep_parents: bool = False
