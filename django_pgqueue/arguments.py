@@ -47,6 +47,14 @@ def queue_name(name: object) -> str:
     return name
 
 
+def queue_or_none(value: object, name: str) -> str | None:
+    """Validate the name of a queue, or None."""
+    try:
+        return None if value is None else queue_name(value)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{name} must be the name of a queue or None: {error}") from error
+
+
 def quantity(qty: object) -> int | None:
     """Validate a number of messages: zero or more, or None for all."""
     return None if qty is None else count(qty, "qty", 0)
@@ -117,6 +125,13 @@ def span(value: object, name: str) -> dt.timedelta | None:
     return None if value is None else duration(value, name, least=1)
 
 
+def flag(value: object, name: str) -> bool:
+    """Validate True or False."""
+    if not isinstance(value, bool):
+        raise InvalidArgument(f"{name} must be True or False, not {value!r}")
+    return value
+
+
 def slots(value: object, name: str) -> int | None:
     """Validate a limit or a burst: 1 to 10,000, or None."""
     return None if value is None else count(value, name, 1, MOST_SLOTS)
@@ -149,17 +164,31 @@ LIMITS: dict[str, Callable[[object, str], Any]] = {
 }
 
 
-def limits(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Validate a queue's limits and rates: each, and together.
+#: The settings of a queue, and the validation of each.
+SETTINGS: dict[str, Callable[[object, str], Any]] = {
+    "visibility_timeout": count,
+    "max_deliveries": count,
+    "dead_letter_queue": queue_or_none,
+    "retention": span,
+    "partition_interval": span,
+    "unique_window": span,
+    **LIMITS,
+    "age_limit": span,
+    "unlogged": flag,
+    "paused": flag,
+    "notify": flag,
+}
 
-    >>> limits({"rate": "100/s", "burst": 10})
-    {'rate': '100/s', 'burst': 10}
+
+def settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Validate settings of a queue, and convert them to values of its columns.
+
+    >>> settings({"rate": "100/s", "retention": 3600})
+    {'rate': '100/s', 'retention': datetime.timedelta(seconds=3600)}
 
     Raises InvalidArgument.
     """
-    checked = {name: LIMITS[name](value, name) for name, value in settings.items()}
-    limits_together(checked)
-    return checked
+    return {name: SETTINGS[name](value, name) for name, value in given.items()}
 
 
 def limits_together(limits: Mapping[str, Any]) -> None:

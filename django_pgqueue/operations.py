@@ -120,9 +120,8 @@ class CreateQueue(QueueOperation):
     ) -> None:
         self.settings: dict[str, Any] = _given(locals())
         self.name: str = arguments.queue_name(name)
-        label = f"{type(self).__name__}({name!r})"
-        self._checked = _checked(self.settings, label)
-        with _labelled(label):
+        with _labelled(f"{type(self).__name__}({name!r})"):
+            self._checked = arguments.settings(self.settings)
             arguments.limits_together(self._checked)
 
     def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
@@ -189,8 +188,10 @@ class AlterQueue(QueueOperation):
                 f"{label}: before must name the same settings as are changed "
                 f"({', '.join(sorted(self.settings))}), not {', '.join(sorted(before)) or 'none'}"
             )
-        self._checked = _checked(self.settings, label)
-        self._checked_before = _checked(before or {}, f"{label} before")
+        with _labelled(label):
+            self._checked = arguments.settings(self.settings)
+        with _labelled(f"{label} before"):
+            self._checked_before = arguments.settings(before or {})
         self.reversible: bool = before is not None  # type: ignore[misc]
 
     def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
@@ -415,15 +416,10 @@ def operations_in(graph: MigrationGraph) -> Iterator[tuple[tuple[str, str], Queu
                 yield key, operation
 
 
-def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _given(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that were given among an operation's arguments."""
-    return {name: arguments[name] for name in _CHECKS if arguments.get(name, _UNSET) is not _UNSET}
-
-
-def _checked(settings: Mapping[str, Any], label: str) -> dict[str, Any]:
-    """Validate settings and convert them to model values. Raises InvalidArgument."""
-    with _labelled(label):
-        return {name: _CHECKS[name](value, name) for name, value in settings.items()}
+    settings = {name: given.get(name, _UNSET) for name in arguments.SETTINGS}
+    return {name: value for name, value in settings.items() if value is not _UNSET}
 
 
 @contextmanager
@@ -433,31 +429,3 @@ def _labelled(label: str) -> Iterator[None]:
         yield
     except InvalidArgument as error:
         raise InvalidArgument(f"{label}: {error}") from error
-
-
-def _flag(value: object, name: str) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidArgument(f"{name} must be True or False, not {value!r}")
-    return value
-
-
-def _queue_or_none(value: object, name: str) -> str | None:
-    try:
-        return None if value is None else arguments.queue_name(value)
-    except InvalidArgument as error:
-        raise InvalidArgument(f"{name} must be the name of a queue or None: {error}") from error
-
-
-_CHECKS: dict[str, Any] = {
-    "visibility_timeout": arguments.count,
-    "max_deliveries": arguments.count,
-    "dead_letter_queue": _queue_or_none,
-    "retention": arguments.span,
-    "partition_interval": arguments.span,
-    "unique_window": arguments.span,
-    **arguments.LIMITS,
-    "age_limit": arguments.span,
-    "unlogged": _flag,
-    "paused": _flag,
-    "notify": _flag,
-}

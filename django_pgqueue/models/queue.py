@@ -325,7 +325,7 @@ class Queue(models.Model):
 
     def save(self, *args: Any, using: str | None = None, **kwargs: Any) -> None:
         arguments.queue_name(self.name)
-        arguments.limits(self._limits())
+        arguments.limits_together(arguments.settings(self._limits()))
         alias = using or self.alias
         if (target := self.dead_letter_queue_id) is not None:
             arguments.refuse_loop(self, type(self).objects.using(alias).get(pk=target))

@@ -12,7 +12,7 @@ from django.db import ProgrammingError, models
 from django_pgqueue import arguments, maintenance, signals
 from django_pgqueue.django_runner import runner
 from django_pgqueue.engine.metrics import measuring
-from django_pgqueue.errors import InvalidArgument, QueueBusy, QueueInUse, QueueMismatch
+from django_pgqueue.errors import QueueBusy, QueueInUse, QueueMismatch
 from django_pgqueue.models import announcing
 from django_pgqueue.models.binding import Binding, route, send_to_each, with_key
 from django_pgqueue.models.process import Process
@@ -98,31 +98,27 @@ class QueuesManager(models.Manager[M]):
         """
         with self._on_database() as alias:
             arguments.queue_name(name)
-            if not isinstance(notify, bool):
-                raise InvalidArgument(f"notify must be True or False, not {notify!r}")
-            asked = {
-                "visibility_timeout": arguments.count(visibility_timeout, "visibility_timeout"),
-                "max_deliveries": arguments.count(max_deliveries, "max_deliveries"),
-                "retention": arguments.span(retention, "retention"),
-                "partition_interval": arguments.span(partition_interval, "partition_interval"),
-                "unique_window": arguments.span(unique_window, "unique_window"),
-                **arguments.limits(
-                    {
-                        "limit": limit,
-                        "rate": rate,
-                        "burst": burst,
-                        "group_limit": group_limit,
-                        "group_rate": group_rate,
-                        "group_burst": group_burst,
-                    }
-                ),
-                "age_limit": arguments.span(age_limit, "age_limit"),
-                "unlogged": bool(unlogged),
-                "notify": notify,
-                "dead_letter_queue": None
-                if dead_letter_queue is None
-                else Queue.objects.resolve(dead_letter_queue, alias),
-            }
+            asked = arguments.settings(
+                {
+                    "visibility_timeout": visibility_timeout,
+                    "max_deliveries": max_deliveries,
+                    "retention": retention,
+                    "partition_interval": partition_interval,
+                    "unique_window": unique_window,
+                    "limit": limit,
+                    "rate": rate,
+                    "burst": burst,
+                    "group_limit": group_limit,
+                    "group_rate": group_rate,
+                    "group_burst": group_burst,
+                    "age_limit": age_limit,
+                    "unlogged": bool(unlogged),
+                    "notify": notify,
+                }
+            )
+            arguments.limits_together(asked)
+            if dead_letter_queue is not None:
+                asked["dead_letter_queue"] = Queue.objects.resolve(dead_letter_queue, alias)
             queue, created = Queue.create(name, alias, **asked)
             if not created:
                 for setting, value in (
