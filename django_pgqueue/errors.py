@@ -1,29 +1,18 @@
 """The exceptions of the package.
 
-The hierarchy::
+The hierarchy, with the other base classes in parentheses::
 
     * PgQueueError
-      x QueueNotFound         no queue of that name
-      x TablesMissing         the migrations have not run; with Django also a ProgrammingError
-      x QueueMismatch         the queue exists with other storage options
-      x QueueBusy             other transactions kept the queue's tables locked
-        + QueueConverting     another process is converting the queue
-      x QueueInUse            the queue is the dead-letter queue of another one
-      x ForeignSchema         a schema pgmq exists that is not this package's
-      x UntrustedSource       a dead letter whose header may be forged
-      x NeverRead             a message that was peeked at, not read, has no lease
-      x MessageNotFound       no message with this id in the queue or its archive
-      x MessageFailed         no result: the message failed for good
-        + MessageCancelled    no result: the message was cancelled
-        + MessageExpired      no result: the message expired unhandled
-      x ResultNotReady        no result yet: the message is not done; also a TimeoutError
-      x LeaseLost             the message was read again, or is gone
-      x InvalidArgument       also a ValueError
-        + InvalidQueueName
-        + InvalidMessage      a body or headers that PostgreSQL's jsonb cannot hold
-      x HandlerTimeout        a handler exceeded its timeout
-      x TransactionRefused    a read inside the caller's transaction
-      x ImmutableMessage      a message was changed after it was sent
+      x QueueNotFound (LookupError), TablesMissing, QueueMismatch, QueueInUse, ForeignSchema
+      x QueueBusy
+        + QueueConverting
+      x MessageNotFound (LookupError), ImmutableMessage, NeverRead, LeaseLost, UntrustedSource
+      x ResultNotReady (TimeoutError)
+      x MessageFailed
+        + MessageCancelled, MessageExpired
+      x InvalidArgument (ValueError)
+        + InvalidQueueName, InvalidMessage
+      x HandlerTimeout, TransactionRefused
 """
 
 from __future__ import annotations
