@@ -21,7 +21,9 @@ class BoundGroup:
     The settings hold for all processes, at once, until :meth:`reset`. Each method is a part of the
     caller's transaction, and raises QueueNotFound if there is no such queue.
 
-    >>> queue("mails").group("customer 12").limit(50)
+    >>> customer = queue("mails").group("customer 12")
+    >>> customer.limit(50)
+    >>> customer.pause()
     """
 
     def __init__(self, queue: str, key: str, *, using: str | None = None) -> None:
@@ -45,9 +47,7 @@ class BoundGroup:
         Arguments:
             limit: 1 to 10,000; None: as the queue says.
 
-        >>> queue("mails").group("customer 12").limit(50)
-
-        Raises InvalidArgument, QueueNotFound.
+        Raises InvalidArgument.
         """
         arguments.slots(limit, "limit")
         self._change(
@@ -68,8 +68,7 @@ class BoundGroup:
 
         >>> queue("mails").group("customer 12").rate("10/s", burst=2)
 
-        Raises QueueNotFound, and InvalidArgument if the queue has no ``group_rate``, or for a burst
-        beside a limit.
+        Raises InvalidArgument for a burst beside a limit, and if the queue has no ``group_rate``.
         """
         arguments.rate(rate, "rate")
         arguments.slots(burst, "burst")
@@ -89,36 +88,21 @@ class BoundGroup:
     def arate(self) -> None: ...
 
     def pause(self) -> None:
-        """Deliver no message of the group until :meth:`resume`. Messages in flight continue.
-
-        >>> queue("mails").group("customer 12").pause()
-
-        Raises QueueNotFound.
-        """
+        """Deliver no message of the group until :meth:`resume`. Messages in flight continue."""
         self._change(self._find(), {"paused": True})
 
     @twin_of(pause)
     def apause(self) -> None: ...
 
     def resume(self) -> None:
-        """Deliver messages of a paused group again. Its limit and its rate stay.
-
-        >>> queue("mails").group("customer 12").resume()
-
-        Raises QueueNotFound.
-        """
+        """Deliver messages of a paused group again. Its limit and its rate stay."""
         self._change(self._find(), {"paused": False})
 
     @twin_of(resume)
     def aresume(self) -> None: ...
 
     def reset(self) -> None:
-        """Give the group the queue's settings again, and resume it.
-
-        >>> queue("mails").group("customer 12").reset()
-
-        Raises QueueNotFound.
-        """
+        """Give the group the queue's settings again, and resume it."""
         self._rows(self._find()).delete()
 
     @twin_of(reset)
@@ -129,8 +113,6 @@ class BoundGroup:
 
         >>> queue("mails").group("customer 12").settings().limit
         50
-
-        Raises QueueNotFound.
         """
         return self._rows(self._find()).first()
 
