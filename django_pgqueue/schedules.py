@@ -261,7 +261,8 @@ class Ticker(Loop):
             # Store the names first, so that no other process ends these schedules.
             rows = Process.objects.using(alias).filter(pk=own)
             rows.exclude(schedules=names).update(schedules=names)
-        if self._saved.get(alias) != names or Schedule.objects.have_ended(names, using=alias):
+        ended_rows = Schedule.objects.using(alias).filter(name__in=names, ended_at__isnull=False)
+        if self._saved.get(alias) != names or ended_rows.exists():
             synchronize(alias)
             self._saved[alias] = names
         for mended in Schedule.objects.mend(using=alias):

@@ -88,19 +88,14 @@ class ProcessManager(models.Manager["Process"]):
                 .order_by("pk")
             )
             for process in dead:
-                rescued[process.pk] = self._give_back(process, using)
+                queues = Queue.objects.using(using).filter(name__in=process.queues)
+                rescued[process.pk] = sum(rescue(queue.opened, process.pk) for queue in queues)
                 self.using(using).filter(pk=process.pk).update(
                     gone_at=columns.NOW, working_on={}, given_back=rescued[process.pk]
                 )
             if dead:
                 self.model.every.using(using).filter(gone_at__lt=ago(GONE_KEPT)).delete()
         return rescued
-
-    def _give_back(self, process: Process, using: str) -> int:
-        count = 0
-        for queue in Queue.objects.using(using).filter(name__in=process.queues):
-            count += rescue(queue.opened, process.pk)
-        return count
 
 
 class Process(models.Model):

@@ -12,7 +12,7 @@ from django.core.exceptions import ValidationError
 from django.core.serializers.json import DjangoJSONEncoder
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import connections, models, transaction
-from django.utils.timezone import is_aware, is_naive, make_aware, make_naive
+from django.utils.timezone import is_aware, make_naive
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import arguments, cron, ddl, signals
@@ -73,22 +73,17 @@ class Missed(models.TextChoices):
 class ScheduleManager(models.Manager["Schedule"]):
     """Sends the messages of due schedules, and saves the schedules that the code declares."""
 
-    def send_due(self, *, using: str, now: dt.datetime | None = None) -> int:
+    def send_due(self, *, using: str) -> int:
         """Send a message for each tick that is due. Returns the number of messages.
 
         Several processes may call it at once: each skips the schedules that another has locked, and
         commits a message together with the next tick. If a schedule fails, the others are still
         sent. Schedules of queues that the role may not send to are skipped.
 
-        Arguments:
-            now: the current time, for tests; None: that of the server's clock.
-
         >>> Schedule.objects.send_due(using="default")
         1
         """
-        moment = _now(using) if now is None else now
-        if is_naive(moment):
-            moment = make_aware(moment)
+        moment = _now(using)
         due = self._runnable(using).filter(next_run_at__lte=moment)
         sent, locked = 0, set[int]()
         for pk, queue_id in due.order_by("next_run_at").values_list("pk", "queue_id"):
@@ -123,15 +118,12 @@ class ScheduleManager(models.Manager["Schedule"]):
         moments = {"tick": _microseconds("next_run_at"), "ran": _microseconds("last_run_at")}
         return self.using(using).annotate(**moments)
 
-    def mend(self, *, using: str, now: dt.datetime | None = None) -> list[Schedule]:
+    def mend(self, *, using: str) -> list[Schedule]:
         """Correct next ticks that are too late because the server's clock was ahead.
 
         Returns the corrected schedules; ``tick`` is still the old one.
-
-        Arguments:
-            now: the current time, for tests; None: that of the server's clock.
         """
-        moment = _now(using) if now is None else now
+        moment = _now(using)
         rows = self._runnable(using)
         late = [row.pk for row in rows if row.sooner(moment)]
         mended = []
@@ -191,10 +183,6 @@ class ScheduleManager(models.Manager["Schedule"]):
             schedule.ended_at = None
             schedule.save(using=using)
         return True
-
-    def have_ended(self, names: Collection[str], *, using: str) -> bool:
-        """Return whether any of these schedules has ended."""
-        return self.using(using).filter(name__in=names, ended_at__isnull=False).exists()
 
     def undeclared(
         self, names: Collection[str], queues: Collection[int], *, using: str

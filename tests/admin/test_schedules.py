@@ -14,6 +14,7 @@ from django.urls import reverse
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models import Message, Queue, Schedule
 from tests.admin.conftest import page, plain
+from tests.schedules.clocks import send_due
 
 FORM = {
     "name": "nightly",
@@ -122,7 +123,7 @@ def test_the_page_of_a_schedule_has_its_next_and_last_ticks(planner, orders):
     made = often()
     at = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
     Schedule.objects.update(next_run_at=at)
-    Schedule.objects.send_due(using="default", now=at)
+    send_due(at)
     Schedule.objects.update(next_run_at=at + dt.timedelta(days=3650))
     orders.send(1, headers={"x-schedule": {"name": "often", "at": "soon"}})  # anyone may write it
 

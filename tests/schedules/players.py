@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
 
 def tick_until(end: dt.datetime, step: dt.timedelta, sessions: int) -> int:
@@ -12,7 +13,8 @@ def tick_until(end: dt.datetime, step: dt.timedelta, sessions: int) -> int:
 
     Each thread sends what is due by the shared clock and advances the clock, until the end.
     """
-    with ThreadPoolExecutor(sessions) as pool:
+    clock = mock.patch("django_pgqueue.models.schedule._now", lambda using: _shared_clock())
+    with clock, ThreadPoolExecutor(sessions) as pool:
         return sum(pool.map(lambda _: _race(end, step), range(sessions)))
 
 
@@ -33,16 +35,23 @@ def _race(end: dt.datetime, step: dt.timedelta) -> int:
         sent += here
 
 
+def _shared_clock() -> dt.datetime:
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT now FROM schedule_clock")
+        (now,) = cursor.fetchone()
+    return now
+
+
 def _tick(end: dt.datetime, step: dt.timedelta) -> int | None:
     """Send what is due, or advance the clock; returns None at the end."""
     from django.db import connection
 
     from django_pgqueue.models import Schedule
 
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT now FROM schedule_clock")
-        (now,) = cursor.fetchone()
-    sent = Schedule.objects.send_due(using="default", now=now)
+    now = _shared_clock()
+    sent = Schedule.objects.send_due(using="default")
     if sent:
         return sent
     if now >= end:

@@ -11,6 +11,8 @@ import pytest
 from django_pgqueue import cron, schedules
 from django_pgqueue.management.diagnosis import Finding, Limits, examine
 from django_pgqueue.models import Message, Queue, Schedule
+from tests.schedules.clocks import mend
+from tests.schedules.clocks import send_due as due
 
 UTC = dt.timezone.utc
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -26,14 +28,6 @@ def made(tick: dt.datetime = NOON, **values: Any) -> Schedule:
     found = Schedule.objects.create(name="daily", queue=Queue.objects.get(), **values)
     Schedule.objects.update(next_run_at=tick)
     return found
-
-
-def due(now: dt.datetime) -> int:
-    return Schedule.objects.send_due(using="default", now=now)
-
-
-def mend(now: dt.datetime) -> list[str]:
-    return [each.name for each in Schedule.objects.mend(using="default", now=now)]
 
 
 def sent() -> list[str]:

@@ -19,6 +19,7 @@ from tests.conftest import run_sql
 from tests.hearing import listening
 from tests.management.calling import call
 from tests.management.roles import acting, role
+from tests.schedules.clocks import send_due
 from tests.waiting import until
 from tests.worker.test_processes import url
 from tests.working.running import Command, runconsumer
@@ -41,7 +42,7 @@ def made(queue_name: str, **values: Any) -> Schedule:
 
 
 def due(now: dt.datetime = NOON) -> int:
-    return Schedule.objects.send_due(using="default", now=now)
+    return send_due(now)
 
 
 def sent() -> list[tuple[str, str]]:

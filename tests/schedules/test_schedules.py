@@ -14,6 +14,7 @@ from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.models import LiveMessage, Message, Queue, Schedule
 from tests.actors import begin, commit, execute
 from tests.hearing import heard
+from tests.schedules.clocks import send_due as due
 from tests.tasks.framework import needs_tasks
 from tests.worker.consuming import InThread
 
@@ -37,10 +38,6 @@ def made(name: str = "nightly", at: dt.datetime = NOON, **values: Any) -> Schedu
     Schedule.objects.filter(pk=found.pk).update(next_run_at=at)
     found.refresh_from_db()
     return found
-
-
-def due(now: dt.datetime) -> int:
-    return Schedule.objects.send_due(using="default", now=now)
 
 
 def sent() -> list[str]:
@@ -396,7 +393,7 @@ class TestTasks:
         schedules.synchronize("default")
         found = Schedule.objects.get()
 
-        assert Schedule.objects.send_due(using="default", now=found.next_run_at) == 1
+        assert due(found.next_run_at) == 1
 
         [message] = LiveMessage.objects.all()
         result = default_task_backend.get_result(str(message.pk))

@@ -14,6 +14,7 @@ from django_pgqueue.testing import travel
 from tests.admin.conftest import page
 from tests.app.models import Order
 from tests.conftest import run_sql
+from tests.schedules.clocks import send_due
 from tests.waiting import until
 from tests.worker.test_processes import url
 from tests.working.running import Command, runconsumer
@@ -38,7 +39,7 @@ def set_tick(moment: str) -> None:
 
 
 def due(moment: str) -> int:
-    return Schedule.objects.send_due(using="default", now=dt.datetime.fromisoformat(moment))
+    return send_due(dt.datetime.fromisoformat(moment))
 
 
 def sent() -> list[str]:
