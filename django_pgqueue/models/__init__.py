@@ -6,10 +6,9 @@ from django_pgqueue.models.archive import ArchivedMessage
 from django_pgqueue.models.attempt import Attempt
 from django_pgqueue.models.binding import Binding
 from django_pgqueue.models.bound import BoundQueue, queue
-from django_pgqueue.models.bound_group import BoundGroup
 from django_pgqueue.models.bulk import BulkAction, BulkActionPart
 from django_pgqueue.models.export import ExportRun, Lake, PurgeMark
-from django_pgqueue.models.group_setting import GroupSetting
+from django_pgqueue.models.group import BoundGroup, GroupSetting
 from django_pgqueue.models.history import History
 from django_pgqueue.models.live import LiveMessage
 from django_pgqueue.models.maintenance_lease import MaintenanceLease

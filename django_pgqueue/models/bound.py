@@ -22,7 +22,7 @@ from django_pgqueue.engine.settle.outcomes import settle as settle_each
 from django_pgqueue.engine.settle.settling import Target
 from django_pgqueue.models import announcing, results
 from django_pgqueue.models.attempt import Attempt
-from django_pgqueue.models.bound_group import BoundGroup
+from django_pgqueue.models.group import BoundGroup
 from django_pgqueue.models.queue import Queue, reopened
 from django_pgqueue.models.queues_manager import QueuesManager
 from django_pgqueue.models.twins import documented, twin_of
