@@ -1,4 +1,4 @@
-"""The manager of messages: ``Message.objects.send("orders", …)``."""
+"""The manager of messages, ``Message.objects.send("orders", …)``, and their queryset."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import datetime as dt
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from django.db import models, transaction
+
+from django_pgqueue.engine.settle import settling
 from django_pgqueue.engine.settle.settling import Target
+from django_pgqueue.errors import ImmutableMessage, InvalidArgument
 from django_pgqueue.models.bound import BoundQueue, bound_to
-from django_pgqueue.models.queryset import MessageQuerySet
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.models.queues_manager import QueuesManager
 from django_pgqueue.models.twins import documented, twin_of
@@ -17,7 +20,43 @@ from django_pgqueue.types import Delay, Metrics, OnConflict, Settled, Until
 if TYPE_CHECKING:
     from django_pgqueue.models.message import Message
 
-__all__ = ["MessageManager"]
+__all__ = ["MessageManager", "MessageQuerySet"]
+
+
+class MessageQuerySet(models.QuerySet[Any]):
+    """Queries messages, sends them with create or bulk_create, and deletes them."""
+
+    def create(self, *args: Any, **columns: Any) -> Any:
+        """Send a message with one INSERT. Raises InvalidArgument without a Queue."""
+        if args or not (isinstance(columns.get("queue"), Queue) or columns.get("queue_id")):
+            raise InvalidArgument(
+                "Message.objects.create() takes the columns of a message by name, and queue as a "
+                'Queue. To send by the name of a queue: queue("orders").send(body). To make a '
+                'queue: Message.objects.create_queue("orders")'
+            )
+        return super().create(**columns)
+
+    def update(self, **kwargs: Any) -> int:
+        raise ImmutableMessage
+
+    def bulk_update(self, *args: Any, **kwargs: Any) -> int:
+        raise ImmutableMessage
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Delete messages, queued or archived, with their archive rows."""
+        deleted = 0
+        self._for_write = True
+        with transaction.atomic(using=self.db):
+            rows = self.order_by("queue_id").values_list("queue_id", "pk")
+            by_queue: dict[int, list[int]] = {}
+            for queue_id, pk in rows:
+                by_queue.setdefault(queue_id, []).append(pk)
+            for queue in Queue.objects.using(self.db).filter(pk__in=by_queue):
+                deleted += len(settling.erase(queue.opened, by_queue[queue.pk]))
+        return deleted, {self.model._meta.label: deleted}
+
+    delete.alters_data = True  # type: ignore[attr-defined]
+    delete.queryset_only = True  # type: ignore[attr-defined]
 
 
 class MessageManager(QueuesManager["Message"]):

@@ -24,8 +24,7 @@ from django_pgqueue.errors import ImmutableMessage, LeaseLost, NeverRead
 from django_pgqueue.models import columns
 from django_pgqueue.models.announcing import announce_ended
 from django_pgqueue.models.bound import BoundQueue
-from django_pgqueue.models.manager import MessageManager
-from django_pgqueue.models.queryset import MessageQuerySet
+from django_pgqueue.models.manager import MessageManager, MessageQuerySet
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Batch, Receipt, Wait, receipt_of
 
