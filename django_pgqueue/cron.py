@@ -14,14 +14,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from django_pgqueue.errors import InvalidArgument
 
+#: None if it is not installed: then there are intervals, but no cron expressions.
 cronsim: Any = import_module("cronsim") if find_spec("cronsim") else None
 
 _UTC = dt.timezone.utc
-
-
-def available() -> bool:
-    """Whether cronsim is installed. Cron expressions need it."""
-    return cronsim is not None
 
 
 @lru_cache(maxsize=100)

@@ -32,7 +32,7 @@ class QueueRouter:
         instance = hints.get("instance")
         if instance is not None and instance._meta.app_label == APP and instance._state.db:
             return str(instance._state.db)
-        return _database()
+        return settings.DATABASE or None
 
     db_for_write = db_for_read
 
@@ -44,11 +44,6 @@ class QueueRouter:
         return first._state.db == second._state.db
 
     def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool | None:
-        database = _database()
-        if app_label != APP or database is None:
+        if app_label != APP or not settings.DATABASE:
             return None
-        return db == database
-
-
-def _database() -> str | None:
-    return settings.DATABASE or None
+        return db == settings.DATABASE

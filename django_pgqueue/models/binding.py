@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from django.db import connections, models, transaction
 
@@ -20,6 +20,7 @@ __all__ = ["ROUTING_KEY", "Binding", "route", "send_to_each", "with_key"]
 #: The header that holds the routing key of a published message.
 ROUTING_KEY = "x-routing-key"
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -52,13 +53,19 @@ class Binding(models.Model):
 _routes: dict[tuple[str, str], tuple[Any, Router, dict[str, list[Queue]]]] = {}
 
 
-def send_to_each(alias: str, key: str, send: Callable[[OpenQueue], R]) -> dict[str, R]:
+def send_to_each(
+    alias: str,
+    key: str,
+    send: Callable[Concatenate[OpenQueue, P], R],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> dict[str, R]:
     """Call ``send`` for each queue bound to the key, all or none. Returns results by queue name."""
     queues = [_as_it_is_now(queue) for queue, _patterns in route(alias, key)]
     if not queues:
         return {}
     with transaction.atomic(using=queues[0].alias):
-        return {queue.name: send(queue.opened) for queue in queues}
+        return {queue.name: send(queue.opened, *args, **kwargs) for queue in queues}
 
 
 def route(alias: str, key: str) -> list[tuple[Queue, list[str]]]:

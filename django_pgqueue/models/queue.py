@@ -63,16 +63,12 @@ class QueueManager(models.Manager["Queue"]):
     _remembered: dict[tuple[str, str], tuple[dict[str, Queue], float]] = {}
 
     def get_queryset(self) -> QueueQuerySet:
-        """Return a queryset of queues. :meth:`QueueQuerySet.named` finds one by name."""
+        """Return a queryset of queues."""
         return QueueQuerySet(self.model, using=self._db)
 
     def using(self, alias: str | None) -> QueueQuerySet:
         """Return a queryset of the queues in another database."""
         return self.get_queryset().using(alias)
-
-    def named(self, name: str) -> QueueQuerySet:
-        """Filter for the queue with this name, ignoring case."""
-        return self.get_queryset().named(name)
 
     def database(self, using: str | None = None) -> str:
         """Return the database alias: ``using``, PGQUEUE["DATABASE"], or the routers' choice."""

@@ -204,11 +204,9 @@ class QueuesManager(models.Manager[M]):
             if queues is None:
                 with suppress(QueueBusy):
                     Queue.objects.finish_drops(alias, patience)
-            chosen = (
-                list(Queue.objects.using(alias).order_by("name"))
-                if queues is None
-                else [Queue.objects.resolve(queue, alias) for queue in queues]
-            )
+                chosen = self.list_queues()
+            else:
+                chosen = [Queue.objects.resolve(queue, alias) for queue in queues]
             for process, count in Process.objects.reap(DEAD_AFTER, using=alias).items():
                 signals.leases_rescued.send_robust("maintain", count=count, worker=process)
             done: list[Maintained] = []
@@ -285,10 +283,7 @@ class QueuesManager(models.Manager[M]):
         Raises InvalidArgument.
         """
         with self._on_database() as alias:
-            routed: dict[str, list[str]] = {}
-            for queue, patterns in route(alias, key):
-                routed[queue.name] = sorted(patterns)
-            return routed
+            return {queue.name: sorted(patterns) for queue, patterns in route(alias, key)}
 
     def publish(
         self,
@@ -321,23 +316,20 @@ class QueuesManager(models.Manager[M]):
         Raises InvalidArgument, InvalidMessage.
         """
         with self._on_database() as alias:
-            headers = with_key(headers, key)
             return send_to_each(
                 alias,
                 key,
-                lambda queue: announcing.send(
-                    queue,
-                    body,
-                    headers=headers,
-                    delay=delay,
-                    expires=expires,
-                    priority=priority,
-                    group=group,
-                    unique=unique,
-                    until=until,
-                    on_conflict=on_conflict,
-                    max_wait=max_wait,
-                ),
+                announcing.send,
+                body,
+                headers=with_key(headers, key),
+                delay=delay,
+                expires=expires,
+                priority=priority,
+                group=group,
+                unique=unique,
+                until=until,
+                on_conflict=on_conflict,
+                max_wait=max_wait,
             )
 
     @twin_of(publish)
@@ -375,19 +367,17 @@ class QueuesManager(models.Manager[M]):
             return send_to_each(
                 alias,
                 key,
-                lambda queue: announcing.send_batch(
-                    queue,
-                    bodies,
-                    headers=keyed,
-                    delay=delay,
-                    expires=expires,
-                    priority=priority,
-                    group=group,
-                    unique=unique,
-                    until=until,
-                    on_conflict=on_conflict,
-                    max_wait=max_wait,
-                ),
+                announcing.send_batch,
+                bodies,
+                headers=keyed,
+                delay=delay,
+                expires=expires,
+                priority=priority,
+                group=group,
+                unique=unique,
+                until=until,
+                on_conflict=on_conflict,
+                max_wait=max_wait,
             )
 
     @twin_of(publish_batch)

@@ -213,7 +213,7 @@ class ScheduleManager(models.Manager["Schedule"]):
     def _runnable(self, using: str) -> models.QuerySet[Schedule]:
         schedules = self.timed(using).filter(_may_send("queue_id"), paused=False, ended_at=None)
         # Without cronsim, this process leaves cron expressions to other processes.
-        return schedules if cron.available() else schedules.filter(cron="")
+        return schedules if cron.cronsim else schedules.filter(cron="")
 
 
 class Schedule(models.Model):
