@@ -35,13 +35,7 @@ _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def queue_name(name: object) -> str:
-    """Validate a queue name, and return it unchanged.
-
-    >>> queue_name("orders.eu")
-    'orders.eu'
-
-    Raises InvalidQueueName.
-    """
+    """Validate a queue name, and return it unchanged. Raises InvalidQueueName."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidQueueName(name)
     return name
@@ -117,16 +111,11 @@ def duration(value: object, name: str = "vt", *, least: float | None = None) -> 
 
 
 def span(value: object, name: str) -> dt.timedelta | None:
-    """Convert a length of time, at least a second, to a timedelta; None stays None.
-
-    >>> span(3600, "retention")
-    datetime.timedelta(seconds=3600)
-    """
+    """Convert a length of time, at least a second, to a timedelta; None stays None."""
     return None if value is None else duration(value, name, least=1)
 
 
 def flag(value: object, name: str) -> bool:
-    """Validate True or False."""
     if not isinstance(value, bool):
         raise InvalidArgument(f"{name} must be True or False, not {value!r}")
     return value
@@ -138,11 +127,7 @@ def slots(value: object, name: str) -> int | None:
 
 
 def rate(value: object, name: str) -> str | None:
-    """Validate a rate: a number of messages in a second, minute, hour or day, or None.
-
-    >>> rate("30/m", "rate")
-    '30/m'
-    """
+    """Validate a rate: a number of messages in a second, minute, hour or day, or None."""
     if value is None:
         return None
     if not isinstance(value, str) or not re.fullmatch(r"[1-9][0-9]{0,8}/[smhd]", value):
@@ -185,8 +170,6 @@ def settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
     >>> settings({"rate": "100/s", "retention": 3600})
     {'rate': '100/s', 'retention': datetime.timedelta(seconds=3600)}
-
-    Raises InvalidArgument.
     """
     return {name: SETTINGS[name](value, name) for name, value in given.items()}
 
@@ -325,7 +308,6 @@ def targets(receipts_or_ids: Any) -> tuple[list[Receipt], list[int]]:
 
 
 def ids(values: Any) -> list[int]:
-    """Validate message ids, and return them as a list."""
     found = _list(values, "ids", "message ids")
     for value in found:
         if not is_id(value):
@@ -334,7 +316,6 @@ def ids(values: Any) -> list[int]:
 
 
 def receipts(values: Any) -> list[Receipt]:
-    """Validate receipts, and return them as a list."""
     found = _list(values, "receipts", "receipts")
     for value in found:
         if not _is_receipt(value):
@@ -418,8 +399,5 @@ def array(values: Iterable[object]) -> str:
     """Return a PostgreSQL array literal of values that need no quotes.
 
     A list would be slower as a parameter: psycopg looks at each value to pick a type.
-
-    >>> array([7, 8])
-    '{7,8}'
     """
     return "{" + ",".join(map(str, values)) + "}"

@@ -67,16 +67,13 @@ class Settings:
         self.__dict__[name] = value
         return value
 
-    def reload(self) -> None:
-        self.__dict__.clear()
-
 
 settings = Settings()
 
 
 def _reload(*, setting: str, **kwargs: Any) -> None:
     if setting == "PGQUEUE":
-        settings.reload()
+        settings.__dict__.clear()
 
 
 setting_changed.connect(_reload)

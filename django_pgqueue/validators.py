@@ -1,4 +1,7 @@
-"""Validators of model and form fields, with the rules of the operations."""
+"""Validators of model and form fields, with the rules of the operations.
+
+They raise ValidationError for what the operations refuse with InvalidArgument.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ from django_pgqueue.topics import topic_pattern
 
 
 def validate_queue_name(name: str) -> None:
-    """Raise ValidationError unless this is a queue name."""
     try:
         queue_name(name)
     except InvalidArgument as error:
@@ -19,7 +21,6 @@ def validate_queue_name(name: str) -> None:
 
 
 def validate_topic_pattern(pattern: str) -> None:
-    """Raise ValidationError unless this is a topic pattern."""
     try:
         topic_pattern(pattern)
     except InvalidArgument as error:
@@ -27,7 +28,6 @@ def validate_topic_pattern(pattern: str) -> None:
 
 
 def validate_rate(rate: str) -> None:
-    """Raise ValidationError unless this is a rate, such as ``30/m``."""
     try:
         arguments.rate(rate, "rate")
     except InvalidArgument as error:

@@ -12,7 +12,6 @@ from django.db import OperationalError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_pgqueue import django_runner as cursors
-from django_pgqueue.conf import settings as pgqueue_settings
 from django_pgqueue.engine import runner as engine_runner
 from django_pgqueue.models import BoundQueue, Message, Queue
 from tests.conftest import rolled_back, run_sql
@@ -146,7 +145,6 @@ def test_a_project_can_turn_off_prepared_statements(committed_orders, how, monke
     send(committed_orders)
 
     assert prepared() == []
-    pgqueue_settings.reload()
 
 
 def test_the_applications_own_statements_are_not_prepared(committed_orders):

@@ -43,7 +43,6 @@ class ProcessManager(models.Manager["Process"]):
     """
 
     def get_queryset(self) -> models.QuerySet[Process]:
-        """Return the processes that were not found dead."""
         return super().get_queryset().filter(gone_at=None)
 
     def register(self, queues: list[str], *, version: str, using: str) -> Process:

@@ -329,7 +329,12 @@ class Queue(models.Model):
         is_new = self._state.adding
         if not is_new and kwargs.get("update_fields") is None:
             # Omit fixed settings: this object may have them from before a repartition.
-            kwargs["update_fields"] = self._settings()
+            fixed = {"id", "partition_interval", "unlogged", "has_slots"}
+            kwargs["update_fields"] = {
+                field.name
+                for field in self._meta.concrete_fields
+                if field.name not in fixed and field.attname not in self.get_deferred_fields()
+            }
         with transaction.atomic(using=alias):
             super().save(*args, using=alias, **kwargs)
             if is_new:
@@ -350,15 +355,6 @@ class Queue(models.Model):
 
     def _limits(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in arguments.LIMITS}
-
-    def _settings(self) -> list[str]:
-        """Return the names of the fields that saving may change."""
-        fixed = {"partition_interval", "unlogged", "has_slots", *self.get_deferred_fields()}
-        return [
-            field.name
-            for field in self._meta.concrete_fields
-            if not field.primary_key and not {field.name, field.attname} & fixed
-        ]
 
     def delete(
         self, using: str | None = None, keep_parents: bool = False
