@@ -219,8 +219,9 @@ def _maker(hint: Any, where: str, known: dict[Any, Make]) -> Make:
         return _from_text(plain, _FROM_TEXT)
     if plain in (str, int, float, bool, None, type(None)):
         return _plain_maker(plain or type(None))
+    name = hint.__name__ if isinstance(hint, type) else hint
     raise InvalidArgument(
-        f"{where} is of type {_name(hint)}, which cannot be made from JSON. Use a pydantic "
+        f"{where} is of type {name}, which cannot be made from JSON. Use a pydantic "
         f"model, whose types pydantic checks, or another type"
     )
 
@@ -339,7 +340,3 @@ def _plain_maker(plain: type) -> Make:
 def _demand(fits: bool, path: str, wanted: str, value: Any) -> None:
     if not fits:
         raise TypeError(f"{path} should be {wanted}, not {value!r:.80}")
-
-
-def _name(hint: Any) -> str:
-    return hint.__name__ if isinstance(hint, type) else str(hint)

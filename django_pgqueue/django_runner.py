@@ -1,11 +1,9 @@
 """Runs the engine's statements on Django's connections, prepared by psycopg.
 
 Django binds values in the client, so the server parses and plans a statement each time, which is
-half the cost of reading one message. psycopg prepares a statement that runs repeatedly, and the
-server then keeps its plan, for ten seconds at most (:func:`django_pgqueue.engine.runner.dated`).
-A pooler may change the session between two statements, and another client may have prepared a
-statement of the same name in the new session. So nothing is prepared behind a pooler
-(:func:`_is_direct`), nor with ``PGQUEUE["PREPARE_STATEMENTS"] = False``.
+half the cost of reading one message. psycopg prepares a statement that runs repeatedly; its plan is
+kept for ten seconds at most (:func:`django_pgqueue.engine.runner.dated`). Nothing is prepared
+behind a pooler, which may change the session between two statements (:func:`_is_direct`).
 """
 
 from __future__ import annotations

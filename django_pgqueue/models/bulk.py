@@ -93,11 +93,8 @@ class BulkActionManager(models.Manager["BulkAction"]):
         """Run steps of the running bulk actions, in rotation, for about ``seconds`` seconds.
 
         Returns the seconds until the next step is due; None if there is none. Several processes
-        may call it at the same time: a row lock lets only one of them act on a bulk action. An
-        error fails only the bulk action in which it occurs.
-
-        Arguments:
-            only: the ids of the bulk actions to drive; None: all.
+        may call it at the same time: a row lock lets only one of them act on a bulk action.
+        ``only`` are the ids of the bulk actions to drive; None: all.
 
         Raises django.db.Error if a step was interrupted, for example by a lost connection. The
         other bulk actions run before it is raised, and the next call repeats the step.
