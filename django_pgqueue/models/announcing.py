@@ -11,8 +11,6 @@ from django_pgqueue.engine.rows import Deliveries, Delivery
 from django_pgqueue.engine.send import sending
 from django_pgqueue.types import was_skipped
 
-__all__ = ["announce_ended", "send", "send_batch"]
-
 
 def send(queue: OpenQueue, /, body: Any, *, headers: Any = None, **options: Any) -> int:
     """Call :func:`sending.send`; send ``messages_sending`` before and ``messages_sent`` after."""

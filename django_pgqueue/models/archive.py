@@ -13,8 +13,6 @@ from django_pgqueue.models.message import Message
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import ENDS
 
-__all__ = ["ArchivedMessage"]
-
 
 class ArchivedMessage(models.Model):
     """The outcome of one message. Only the column ``failure`` changes after the insert.

@@ -9,8 +9,6 @@ from django.db import models
 from django_pgqueue.models import columns
 from django_pgqueue.models.queue import Queue
 
-__all__ = ["Attempt"]
-
 
 class AttemptManager(models.Manager["Attempt"]):
     def of(self, message_id: int, *, using: str) -> list[Attempt]:

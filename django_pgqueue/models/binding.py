@@ -15,8 +15,6 @@ from django_pgqueue.models.queue import Queue
 from django_pgqueue.topics import Router, routing_key
 from django_pgqueue.validators import validate_topic_pattern
 
-__all__ = ["ROUTING_KEY", "Binding", "route", "send_to_each", "with_key"]
-
 #: The header that holds the routing key of a published message.
 ROUTING_KEY = "x-routing-key"
 

@@ -41,8 +41,6 @@ from django_pgqueue.types import (
 if TYPE_CHECKING:
     from django_pgqueue.models.message import Message
 
-__all__ = ["BoundQueue", "bound_to", "queue"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -33,8 +33,6 @@ from django_pgqueue.models.archive import ArchivedMessage
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.sqlstates import QUERY_CANCELED, SERIALIZATION_FAILURE, sqlstate
 
-__all__ = ["BulkAction", "BulkActionPart", "Kind"]
-
 #: Messages per part. A part of this size takes about a tenth of a second.
 PART = 1000
 #: Lock timeout of a part, in seconds.

@@ -10,8 +10,6 @@ from django.utils.translation import gettext_lazy
 from django_pgqueue.models import columns
 from django_pgqueue.models.queue import Queue
 
-__all__ = ["ExportRun", "Lake", "PurgeMark"]
-
 
 class Lake(models.Model):
     """A directory of Parquet files, with the rows archived before ``exported_below``."""

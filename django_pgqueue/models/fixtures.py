@@ -16,8 +16,6 @@ from django_pgqueue.models.archive import ArchivedMessage
 from django_pgqueue.models.message import Message
 from django_pgqueue.models.queue import Queue
 
-__all__ = ["connect"]
-
 
 def connect() -> None:
     """Connect the receivers. Called once, when the app is ready."""

@@ -12,8 +12,6 @@ from django_pgqueue.models import columns
 from django_pgqueue.models.queue import Queue, explained
 from django_pgqueue.models.twins import twin_of
 
-__all__ = ["BoundGroup", "GroupSetting"]
-
 
 class GroupSetting(models.Model):
     """The limit, the rate and the pause of one group. A trigger applies changes at once."""

@@ -9,8 +9,6 @@ from django.db import models
 from django_pgqueue.models import columns
 from django_pgqueue.models.queue import Queue
 
-__all__ = ["History"]
-
 
 class History(models.Model):
     """The history of one queue in one minute, or in one past hour.

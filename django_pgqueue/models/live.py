@@ -12,8 +12,6 @@ from django_pgqueue.models import columns
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import State
 
-__all__ = ["LiveMessage"]
-
 
 class LiveManager(models.Manager["LiveMessage"]):
     def one(self, queue_id: int, pk: int, *, using: str) -> models.QuerySet[LiveMessage]:

@@ -8,8 +8,6 @@ from django.db import models
 
 from django_pgqueue.models import columns
 
-__all__ = ["MaintenanceLease"]
-
 
 class MaintenanceLease(models.Model):
     """The lease, in the table's only row: the process that holds it, its start and its end.

@@ -20,8 +20,6 @@ from django_pgqueue.types import Delay, Metrics, OnConflict, Settled, Until
 if TYPE_CHECKING:
     from django_pgqueue.models.message import Message
 
-__all__ = ["MessageManager", "MessageQuerySet"]
-
 
 class MessageQuerySet(models.QuerySet[Any]):
     """Queries messages, sends them with create or bulk_create, and deletes them."""

@@ -28,8 +28,6 @@ from django_pgqueue.models.manager import MessageManager, MessageQuerySet
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Batch, Receipt, Wait, receipt_of
 
-__all__ = ["Message"]
-
 
 class Message(models.Model):
     """One message, queued or archived.

@@ -16,9 +16,6 @@ from django_pgqueue.engine.leases.batches import rescue
 from django_pgqueue.models import columns
 from django_pgqueue.models.queue import Queue
 
-__all__ = ["GONE_KEPT", "Process", "ago"]
-
-
 # The commit of a heartbeat does not wait for the disk: a server crash may lose one.
 _BEAT = """
     UPDATE pgqueue_process

@@ -27,8 +27,6 @@ from django_pgqueue.models import columns
 from django_pgqueue.sqlstates import UNDEFINED_TABLE, is_gone, sqlstate
 from django_pgqueue.validators import validate_queue_name
 
-__all__ = ["Queue", "explained", "reopened"]
-
 _MOST_REMEMBERED = 10_000
 
 #: The default of ``age_limit``: how long a message may be readable without an alert.

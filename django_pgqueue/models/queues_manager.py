@@ -21,8 +21,6 @@ from django_pgqueue.models.twins import twin_of
 from django_pgqueue.topics import topic_pattern
 from django_pgqueue.types import Delay, Maintained, Metrics, OnConflict, Until
 
-__all__ = ["QueuesManager"]
-
 M = TypeVar("M", bound=models.Model)
 
 #: ``maintain_all`` counts a consumer without a heartbeat for this long as dead.

@@ -25,8 +25,6 @@ from django_pgqueue.errors import (
 from django_pgqueue.models.live import LiveMessage
 from django_pgqueue.types import State
 
-__all__ = ["aresult", "result"]
-
 # Seconds between two polls: the first pause, and the longest to which it grows.
 _FIRST, _LONGEST = 0.01, 0.5
 

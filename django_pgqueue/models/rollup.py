@@ -9,8 +9,6 @@ from django.utils.translation import gettext, gettext_lazy
 
 from django_pgqueue.models import columns
 
-__all__ = ["Rollup", "RollupRun"]
-
 
 class Rollup(models.Model):
     """The roll-up of one queue over one span of time.

@@ -26,8 +26,6 @@ from django_pgqueue.models.queue import Queue
 from django_pgqueue.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
 from django_pgqueue.types import was_skipped
 
-__all__ = ["Missed", "Schedule"]
-
 #: Maximum number of missed ticks that one transaction sends.
 _TICKS = 1000
 #: With ``Missed.SKIP``, a tick that is later than this is not sent.

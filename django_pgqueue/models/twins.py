@@ -8,8 +8,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
 
-__all__ = ["documented", "twin_of"]
-
 S = TypeVar("S")
 P = ParamSpec("P")
 R = TypeVar("R")
