@@ -160,10 +160,6 @@ def decide(
     ``error`` is the exception that the handler raised, ``explicit`` the outcome that it set, as
     with ``message.ack()``. ``attempt`` is the number of the run, from 1, ``elapsed`` the seconds
     since the first delivery. Returns None if the message was settled before the handler ran.
-
-    >>> from django_pgqueue.retries import Constant
-    >>> decide(AckPolicy.NACK_ON_ERROR, Constant(seconds=5), error=OSError(), attempt=1, elapsed=0)
-    Nack(delay=5, reason='OSError')
     """
     if policy is AckPolicy.ACK_FIRST:
         return None
@@ -215,11 +211,7 @@ def _failed(reject: Reject, failure: Failure | None, cause: BaseException | None
 
 
 def describe(error: BaseException) -> str:
-    """Format the exception as text of limited length: type and message, then the traceback.
-
-    >>> describe(ValueError("no number"))
-    'ValueError: no number'
-    """
+    """Format the exception as text of limited length: type and message, then the traceback."""
     summary = "".join(traceback.format_exception_only(type(error), error)).strip()
     if error.__traceback__ is None:
         return _storable(summary)

@@ -146,11 +146,7 @@ class Exponential(_Limited):
 
 
 def wants_retry(strategy: RetryStrategy, error: BaseException) -> bool:
-    """Whether the strategy retries after this exception.
-
-    >>> wants_retry(Constant(reject_on=(ValueError,)), ValueError("no number"))
-    False
-    """
+    """Whether the strategy retries after this exception."""
     if isinstance(error, getattr(strategy, "reject_on", ())):
         return False
     # SystemExit and KeyboardInterrupt are not the message's fault, so it is always retried.

@@ -2,12 +2,6 @@
 
 A key consists of words joined by dots: ``github.push.main``. In a pattern ``*`` stands for one word
 and ``#`` for zero or more words.
-
->>> router = Router(["logs.#", "*.error", "logs.*.eu"])
->>> sorted(router.match("logs.error"))
-['*.error', 'logs.#']
->>> sorted(router.match("logs"))
-['logs.#']
 """
 
 from __future__ import annotations

@@ -21,10 +21,7 @@ class Attempt(models.Model):
 
     The newest ``PGQUEUE["ATTEMPTS_KEPT"]`` attempts are kept for each message, and the newest
     ``PGQUEUE["ATTEMPTS_PER_QUEUE"]`` for each queue. They are deleted with their message. A message
-    keeps its attempts when it is moved to a dead-letter queue.
-
-    >>> [attempt.error_class for attempt in queue("orders").attempts(7)]
-    ['requests.exceptions.ConnectTimeout', 'shop.errors.CardRefused']
+    keeps its attempts when it is moved to a dead-letter queue. See :meth:`BoundQueue.attempts`.
     """
 
     id: columns.BigAutoKey = models.BigAutoField(primary_key=True)

@@ -364,18 +364,16 @@ class Queue(models.Model):
 
         Raises QueueBusy if no try gets the locks; then nothing is changed.
         """
-        return self.drop_within(settings.LOCK_SECONDS, using or self.alias, keep_parents)
+        return self.drop_within(settings.LOCK_SECONDS, using or self.alias)
 
-    def drop_within(
-        self, seconds: float, alias: str, keep_parents: bool = False
-    ) -> tuple[int, dict[str, int]]:
+    def drop_within(self, seconds: float, alias: str) -> tuple[int, dict[str, int]]:
         """Do the same as :meth:`delete`, but repeat the tries for up to ``seconds``."""
-        drop = partial(self._drop, alias, keep_parents)
+        drop = partial(self._drop, alias)
         deleted = locks.briefly(drop, repeat(_TRY), self.name, seconds)
         type(self).objects.forget(self.name, self.alias)
         return deleted
 
-    def _drop(self, alias: str, keep_parents: bool, stall: float) -> tuple[int, dict[str, int]]:
+    def _drop(self, alias: str, stall: float) -> tuple[int, dict[str, int]]:
         pk = self.pk
         with (
             transaction.atomic(using=alias),
@@ -384,7 +382,7 @@ class Queue(models.Model):
         ):
             locks.keep_vacuum_off(cursor, own_tables(pk))
             self.bulk_actions.model.objects.abandon(self, using=alias)
-            deleted = super().delete(using=alias, keep_parents=keep_parents)
+            deleted = super().delete(using=alias)
             self.pk = pk  # super().delete() cleared pk, but a retry needs it
             tables.drop_tables(cursor, pk, name=self.name)
         return deleted

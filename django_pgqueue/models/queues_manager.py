@@ -237,9 +237,8 @@ class QueuesManager(models.Manager[M]):
         with self._on_database() as alias:
             pattern = topic_pattern(pattern)
             found = Queue.objects.resolve(queue, alias)
-            _, created = Binding.objects.using(found.alias).get_or_create(
-                pattern=pattern, queue_id=found.pk
-            )
+            bindings = Binding.objects.using(found.alias)
+            _, created = bindings.get_or_create(pattern=pattern, queue_id=found.pk)
             return created
 
     def unbind(self, pattern: str, queue: str | Queue) -> bool:

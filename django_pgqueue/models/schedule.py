@@ -77,9 +77,6 @@ class ScheduleManager(models.Manager["Schedule"]):
         Several processes may call it at once: each skips the schedules that another has locked, and
         commits a message together with the next tick. If a schedule fails, the others are still
         sent. Schedules of queues that the role may not send to are skipped.
-
-        >>> Schedule.objects.send_due(using="default")
-        1
         """
         moment = _now(using)
         due = self._runnable(using).filter(next_run_at__lte=moment)
