@@ -163,50 +163,37 @@ def decide(
     """
     if policy is AckPolicy.ACK_FIRST:
         return None
+    outcome = explicit
     if isinstance(error, (Discard, Reject)):
-        explicit = error
+        outcome = error
     elif isinstance(error, Retry):
         failure = Failure.of(error.__cause__ or error, attempt)
-        explicit = Nack(error.delay, error.reason, error.__cause__, failure)
-    elif explicit is error is None and policy is AckPolicy.MANUAL:
-        explicit = Nack(None, "the handler returned without ack(), nack() or reject()")
-    if explicit is not None:
-        explicit = _explained(explicit, attempt)
-        if isinstance(explicit, Nack):
-            return _granted(explicit, strategy, attempt, elapsed)
-        return explicit
-    if error is None or policy is AckPolicy.ACK:
+        outcome = Nack(error.delay, error.reason, error.__cause__, failure)
+    elif explicit is None and error is not None and policy is not AckPolicy.ACK:
+        outcome = Nack(None, describe(error), error, Failure.of(error, attempt))
+        if policy is AckPolicy.REJECT_ON_ERROR or not wants_retry(strategy, error):
+            return _given_up(outcome)
+    elif explicit is None and policy is AckPolicy.MANUAL:
+        outcome = Nack(None, "the handler returned without ack(), nack() or reject()")
+    elif explicit is None:
         return _ACK
-    failure = Failure.of(error, attempt)
-    if policy is AckPolicy.REJECT_ON_ERROR or not wants_retry(strategy, error):
-        return _failed(Reject(describe(error)), failure, error)
-    return _granted(Nack(None, describe(error), error, failure), strategy, attempt, elapsed)
-
-
-def _granted(nack: Nack, strategy: RetryStrategy, attempt: int, elapsed: float) -> Outcome:
-    """Give a Nack without a delay the strategy's, or return a Reject if the strategy gives up."""
-    if nack.delay is not None:
-        return nack
+    if isinstance(outcome, Reject):
+        outcome.failure = Failure.of(outcome.__cause__ or outcome, attempt)
+    if not isinstance(outcome, Nack):
+        return outcome
+    if outcome.reason and outcome.failure is None:
+        failure = Failure.of(outcome.cause or Retry(outcome.delay, outcome.reason), attempt)
+        outcome = replace(outcome, failure=failure)
+    if outcome.delay is not None:
+        return outcome
     delay = strategy.delay(attempt, elapsed)
-    if delay is None:
-        return _failed(Reject(nack.reason or "no attempts left"), nack.failure, nack.cause)
-    return Nack(delay, nack.reason, nack.cause, nack.failure)
+    return _given_up(outcome) if delay is None else replace(outcome, delay=delay)
 
 
-def _explained(explicit: Outcome, attempt: int) -> Outcome:
-    """Return the outcome that the handler set, with a Failure made from its reason."""
-    if isinstance(explicit, Reject):
-        return _failed(explicit, Failure.of(explicit.__cause__ or explicit, attempt))
-    if isinstance(explicit, Nack) and explicit.reason and explicit.failure is None:
-        failure = Failure.of(explicit.cause or Retry(explicit.delay, explicit.reason), attempt)
-        return replace(explicit, failure=failure)
-    return explicit
-
-
-def _failed(reject: Reject, failure: Failure | None, cause: BaseException | None = None) -> Reject:
-    reject.failure = failure
-    if cause is not None:
-        reject.__cause__ = cause
+def _given_up(nack: Nack) -> Reject:
+    """Return the Reject that ends a message in place of another attempt."""
+    reject = Reject(nack.reason or "no attempts left")
+    reject.failure, reject.__cause__ = nack.failure, nack.cause
     return reject
 
 
