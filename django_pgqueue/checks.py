@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
 
@@ -193,19 +194,16 @@ def check_objects(alias: str) -> Messages:
 
 @of_consumers
 def check_listening(alias: str, queues: dict[str, Queue], consumed: list[Handler]) -> Messages:
-    try:
-        if can_listen(alias):
-            return
-    except psycopg.Error:
-        return
-    yield Warning(
-        f"Database {alias!r} is behind a pooler in transaction mode, which passes no "
-        f"notifications on: consumers find messages by polling, up to a second later.",
-        hint="Give the processes of runconsumer a direct connection to the server, or "
-        "one in session mode, by a setting of their own. If polling will do, start them "
-        "with --no-listen and put this check into SILENCED_SYSTEM_CHECKS.",
-        id="django_pgqueue.W004",
-    )
+    with suppress(psycopg.Error):
+        if not can_listen(alias):
+            yield Warning(
+                f"Database {alias!r} is behind a pooler in transaction mode, which passes no "
+                f"notifications on: consumers find messages by polling, up to a second later.",
+                hint="Give the processes of runconsumer a direct connection to the server, or "
+                "one in session mode, by a setting of their own. If polling will do, start them "
+                "with --no-listen and put this check into SILENCED_SYSTEM_CHECKS.",
+                id="django_pgqueue.W004",
+            )
 
 
 @of_code

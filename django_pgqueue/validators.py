@@ -1,34 +1,32 @@
-"""Validators of model and form fields, with the rules of the operations.
-
-They raise ValidationError for what the operations refuse with InvalidArgument.
-"""
+"""Validators of model and form fields, with the rules of the operations."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 from django.core.exceptions import ValidationError
 
 from django_pgqueue import arguments
-from django_pgqueue.arguments import queue_name
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.topics import topic_pattern
 
 
-def validate_queue_name(name: str) -> None:
+def validate(check: Callable[..., Any], *values: Any) -> None:
+    """Call a check of the operations. Raises ValidationError for what it refuses."""
     try:
-        queue_name(name)
+        check(*values)
     except InvalidArgument as error:
         raise ValidationError(str(error)) from error
+
+
+def validate_queue_name(name: str) -> None:
+    validate(arguments.queue_name, name)
 
 
 def validate_topic_pattern(pattern: str) -> None:
-    try:
-        topic_pattern(pattern)
-    except InvalidArgument as error:
-        raise ValidationError(str(error)) from error
+    validate(topic_pattern, pattern)
 
 
 def validate_rate(rate: str) -> None:
-    try:
-        arguments.rate(rate, "rate")
-    except InvalidArgument as error:
-        raise ValidationError(str(error)) from error
+    validate(arguments.rate, rate, "rate")

@@ -8,7 +8,6 @@ from functools import partial
 from itertools import repeat
 from typing import Any, ClassVar
 
-from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator
 from django.db import DatabaseError, ProgrammingError, connections, models, router, transaction
 from django.db.models.functions import Lower
@@ -25,7 +24,7 @@ from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.maintenance import tables
 from django_pgqueue.models import columns
 from django_pgqueue.sqlstates import UNDEFINED_TABLE, is_gone, sqlstate
-from django_pgqueue.validators import validate_queue_name
+from django_pgqueue.validators import validate, validate_queue_name
 
 _MOST_REMEMBERED = 10_000
 
@@ -312,10 +311,7 @@ class Queue(models.Model):
         return found
 
     def clean(self) -> None:
-        try:
-            arguments.limits_together(self._limits())
-        except InvalidArgument as error:
-            raise ValidationError(str(error)) from error
+        validate(arguments.limits_together, self._limits())
 
     def save(self, *args: Any, using: str | None = None, **kwargs: Any) -> None:
         arguments.queue_name(self.name)

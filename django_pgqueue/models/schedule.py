@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable
 from typing import Any, ClassVar
 
 from django.conf import settings
-from django.core.exceptions import ValidationError
 from django.core.serializers.json import DjangoJSONEncoder
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import connections, models, transaction
@@ -25,6 +24,7 @@ from django_pgqueue.models.process import Process
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
 from django_pgqueue.types import was_skipped
+from django_pgqueue.validators import validate
 
 #: Maximum number of missed ticks that one transaction sends.
 _TICKS = 1000
@@ -304,10 +304,7 @@ class Schedule(models.Model):
 
     def clean(self) -> None:
         """Raise ValidationError for settings that :meth:`save` would refuse. Forms call it."""
-        try:
-            self._check()
-        except InvalidArgument as error:
-            raise ValidationError(str(error)) from error
+        validate(self._check)
 
     def save(
         self,
