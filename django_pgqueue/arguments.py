@@ -80,7 +80,6 @@ def count(value: object, name: str, least: int = 1, most: int = _INT4) -> int:
 
 
 def process(value: object) -> int | None:
-    """Validate the id of a consumer process, or None."""
     return None if value is None else count(value, "process_id")
 
 

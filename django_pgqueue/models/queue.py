@@ -149,9 +149,8 @@ class QueueManager(models.Manager["Queue"]):
         """
         key = connection.alias, str(connection.settings_dict["NAME"])
         queues, _ = self._remembered.get(key, ({}, 0.0))
-        for name, queue in list(queues.items()):
-            if queue.unlogged:
-                queues.pop(name, None)
+        for name in [name for name, queue in queues.items() if queue.unlogged]:
+            queues.pop(name, None)
 
     def forget_all(self) -> None:
         """Clear the cache, for tests that change the database of an alias."""

@@ -188,8 +188,7 @@ class QueuesManager(models.Manager[M]):
 
         Arguments:
             queues: names or queues; None: all of the database.
-            patience: seconds for which a step tries to get locks; then the next round does it.
-            stall: maximum seconds for which one try waits for a lock; others may wait behind it.
+            patience, stall: as for ``maintain``.
             progress: called with the number of messages removed so far.
 
         >>> [maintained.queue_name for maintained in Message.objects.maintain_all()]

@@ -44,9 +44,7 @@ def result(queue: OpenQueue, message_id: int, *, timeout: float | None = 0) -> A
 
     Raises ResultNotReady (a TimeoutError), MessageFailed and MessageNotFound.
     """
-    pauses = _pauses(timeout)
-    while True:
-        pause = next(pauses)
+    for pause in _pauses(timeout):
         try:
             return _look(queue, message_id)
         except ResultNotReady:
@@ -57,9 +55,7 @@ def result(queue: OpenQueue, message_id: int, *, timeout: float | None = 0) -> A
 
 async def aresult(queue: OpenQueue, message_id: int, *, timeout: float | None = 0) -> Any:
     """The async twin of :func:`result`; other tasks of the loop run while it waits."""
-    pauses = _pauses(timeout)
-    while True:
-        pause = next(pauses)
+    for pause in _pauses(timeout):
         try:
             return await sync_to_async(_look)(queue, message_id)
         except ResultNotReady:
@@ -80,8 +76,7 @@ def _pauses(timeout: float | None) -> Iterator[float]:
 
 
 def _look(queue: OpenQueue, message_id: int) -> Any:
-    if not arguments.is_id(message_id):
-        raise InvalidArgument(f"the id of a message is a whole number, not {message_id!r}")
+    [message_id] = arguments.ids([message_id])
     live = LiveMessage.objects.one(queue.id, message_id, using=queue.alias)
     # Repeat the two queries: the message may be archived between them.
     for _look_again in range(2):
