@@ -87,9 +87,6 @@ def duration(value: object, name: str = "vt", *, least: float | None = None) -> 
     """Convert seconds or a timedelta to a timedelta.
 
     ``least`` is the minimum in seconds: 0, POSITIVE or 1. None: no minimum.
-
-    >>> duration(1.5)
-    datetime.timedelta(seconds=1, microseconds=500000)
     """
     if isinstance(value, dt.timedelta):
         length = value
@@ -221,11 +218,7 @@ def moment(value: Delay | None, name: str = "delay") -> dict[str, Any]:
 
 
 def expiry(value: Delay | None) -> dict[str, Any]:
-    """Convert ``expires`` to the parameters ``expires_at`` and ``expires_after``; {} for None.
-
-    >>> expiry(60)
-    {'expires_at': None, 'expires_after': datetime.timedelta(seconds=60)}
-    """
+    """Convert ``expires`` to the parameters ``expires_at`` and ``expires_after``; {} for None."""
     if value is None:
         return {}
     if isinstance(value, dt.datetime):
@@ -385,11 +378,7 @@ def newest(given: Sequence[Receipt]) -> list[Receipt]:
 
 
 def fence(receipts: Sequence[Receipt]) -> dict[str, str]:
-    """Return the parameters ``ids``, ``read_cts`` and ``read_ats``: arrays of the receipts' parts.
-
-    >>> fence([Receipt(7, 1, 5), Receipt(8, 2, 9)])
-    {'ids': '{7,8}', 'read_cts': '{1,2}', 'read_ats': '{5,9}'}
-    """
+    """Return the receipts' parts as parameters: the arrays ids, read_cts and read_ats."""
     ids, read_cts, read_ats = zip(*receipts, strict=True)
     return {"ids": array(ids), "read_cts": array(read_cts), "read_ats": array(read_ats)}
 

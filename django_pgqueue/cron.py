@@ -1,4 +1,4 @@
-"""Computes the next tick of a cron expression or an interval.
+"""Computes the next tick of a cron expression.
 
 cronsim (``pip install django-postgres-mq[schedules]``) parses expressions as Debian's cron does.
 """
@@ -69,10 +69,3 @@ def following(expression: str, time_zone: str, after: dt.datetime) -> dt.datetim
     except cronsim.CronSimError as error:
         raise InvalidArgument(f"{expression!r} is no cron expression: {error}") from error
     raise InvalidArgument(f"{expression!r} has no tick within fifty years")
-
-
-def following_interval(
-    last: dt.datetime, interval: dt.timedelta, after: dt.datetime
-) -> dt.datetime:
-    """Return the first tick after ``after``. Ticks are whole intervals away from ``last``."""
-    return last + ((after - last) // interval + 1) * interval

@@ -156,11 +156,7 @@ def wants_retry(strategy: RetryStrategy, error: BaseException) -> bool:
 
 
 def is_unlimited(strategy: RetryStrategy) -> bool:
-    """Whether a strategy of this module limits neither the attempts nor the total time.
-
-    >>> is_unlimited(Exponential(first=1)), is_unlimited(Exponential(first=1, max_attempts=10))
-    (True, False)
-    """
+    """Whether a strategy of this module limits neither the attempts nor the total time."""
     return (
         isinstance(strategy, _Limited) and strategy.max_attempts is strategy.max_total_delay is None
     )

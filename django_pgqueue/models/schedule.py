@@ -337,9 +337,9 @@ class Schedule(models.Model):
             self.next_run_at = make_naive(self.next_run_at)
 
     def following(self, last: dt.datetime, after: dt.datetime) -> dt.datetime:
-        """Return the first tick after the time ``after``. An interval counts from ``last``."""
+        """Return the first tick after ``after``. Intervals count from ``last``."""
         if self.interval is not None:
-            return cron.following_interval(last, self.interval, after)
+            return last + ((after - last) // self.interval + 1) * self.interval
         return cron.following(self.cron, self.time_zone, after)
 
     def sooner(self, now: dt.datetime) -> dt.datetime | None:

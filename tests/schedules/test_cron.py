@@ -11,6 +11,7 @@ from cronsim import CronSim
 
 from django_pgqueue import cron
 from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.models import Schedule
 
 UTC = dt.timezone.utc
 
@@ -100,7 +101,8 @@ def test_without_the_library_it_says_what_to_install(monkeypatch):
 def test_intervals_keep_their_grid():
     start = dt.datetime(2026, 1, 1, tzinfo=UTC)
     hour = dt.timedelta(hours=1)
+    hourly = Schedule(interval=hour)
 
-    assert cron.following_interval(start, hour, start) == start + hour
-    assert cron.following_interval(start, hour, start + hour) == start + 2 * hour
-    assert cron.following_interval(start, hour, start + 5.5 * hour) == start + 6 * hour
+    assert hourly.following(start, start) == start + hour
+    assert hourly.following(start, start + hour) == start + 2 * hour
+    assert hourly.following(start, start + 5.5 * hour) == start + 6 * hour
