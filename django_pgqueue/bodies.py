@@ -174,7 +174,6 @@ def _is_record(hint: Any) -> bool:
 
 
 def _is_pydantic(hint: Any) -> bool:
-    """Whether the type is a model or dataclass of pydantic."""
     return isinstance(hint, type) and hasattr(hint, "__pydantic_validator__")
 
 

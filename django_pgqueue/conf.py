@@ -35,6 +35,7 @@ from typing import Any
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
+from django.dispatch import receiver
 
 from django_pgqueue.settings import DEFAULTS, mistake
 
@@ -71,9 +72,7 @@ class Settings:
 settings = Settings()
 
 
+@receiver(setting_changed)
 def _reload(*, setting: str, **kwargs: Any) -> None:
     if setting == "PGQUEUE":
         settings.__dict__.clear()
-
-
-setting_changed.connect(_reload)

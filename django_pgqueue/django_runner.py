@@ -92,7 +92,6 @@ class DjangoRunner:
 
 @cache
 def runner(alias: str) -> DjangoRunner:
-    """Return the runner of this database."""
     return DjangoRunner(alias)
 
 

@@ -55,7 +55,6 @@ def _duration(length: dt.timedelta) -> str:
 
 
 def _is_lazy(value: Any) -> bool:
-    """Whether this is one of Django's lazy texts."""
-    # A lazy text can exist only if Django is imported already.
+    # A lazy text of Django can exist only if Django is imported already.
     module = sys.modules.get("django.utils.functional")
     return module is not None and isinstance(value, module.Promise)
