@@ -144,7 +144,6 @@ LIMITS: dict[str, Callable[[object, str], Any]] = {
     "group_burst": slots,
 }
 
-
 #: The settings of a queue, and the validation of each.
 SETTINGS: dict[str, Callable[[object, str], Any]] = {
     "visibility_timeout": count,
@@ -182,17 +181,21 @@ def limits_together(limits: Mapping[str, Any]) -> None:
         )
 
 
-def refuse_loop(queue: Any, target: Any) -> None:
-    """Raise InvalidArgument if ``target`` as the dead-letter queue of ``queue`` makes a cycle."""
+def refuse_loop(queue: Any, target: int | None, queues: Any) -> None:
+    """Raise InvalidArgument if dead letters of ``queue``, sent to ``target``, would come back.
+
+    ``target`` is the id of its dead-letter queue, ``queues`` the queryset that has all queues.
+    """
     passed = [queue.name]
     while target is not None:
-        passed.append(target.name)
-        if target.pk == queue.pk:
+        found = queues.get(pk=target)
+        passed.append(found.name)
+        if target == queue.pk:
             raise InvalidArgument(
                 f"the dead-letter queues would form a cycle: {' -> '.join(passed)}. Leave one of "
                 f"these queues without a dead_letter_queue"
             )
-        target = target.dead_letter_queue
+        target = found.dead_letter_queue_id
 
 
 def moment(value: Delay | None, name: str = "delay") -> dict[str, Any]:

@@ -355,7 +355,8 @@ class _Database:
             with _labelled(purpose):
                 arguments.limits_together({**stored, **settings})
         values = self._with_target(name, settings)
-        arguments.refuse_loop(queue, values.get("dead_letter_queue"))
+        if target := values.get("dead_letter_queue"):
+            arguments.refuse_loop(queue, target.pk, self._queues)
         self._queues.filter(pk=queue.pk).update(**values)
 
     def drop(self, queue: Any) -> None:

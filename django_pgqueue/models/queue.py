@@ -316,8 +316,7 @@ class Queue(models.Model):
         arguments.queue_name(self.name)
         arguments.limits_together(arguments.settings(self._limits()))
         alias = using or self.alias
-        if (target := self.dead_letter_queue_id) is not None:
-            arguments.refuse_loop(self, type(self).objects.using(alias).get(pk=target))
+        arguments.refuse_loop(self, self.dead_letter_queue_id, type(self).objects.using(alias))
         self.__dict__.pop("opened", None)
         is_new = self._state.adding
         if not is_new and kwargs.get("update_fields") is None:
