@@ -69,7 +69,6 @@ class Router:
             node.patterns.add(pattern)
 
     def match(self, key: str) -> set[str]:
-        """Return the patterns that match the key."""
         here = self._without_a_word([self._root])
         for word in routing_key(key).split("."):
             found: dict[int, _Node] = {}

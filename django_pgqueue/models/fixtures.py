@@ -18,7 +18,6 @@ from django_pgqueue.models.queue import Queue
 
 
 def connect() -> None:
-    """Connect the receivers. Called once, when the app is ready."""
     post_save.connect(_make_tables, Queue, dispatch_uid="pgqueue-load-queue")
     for model in (Message, ArchivedMessage):
         pre_save.connect(_keep_time, model, dispatch_uid=f"pgqueue-time-{model.__name__}")

@@ -300,7 +300,6 @@ class MessageManager(QueuesManager["Message"]):
     def ametrics(self) -> None: ...
 
     def get_queryset(self) -> MessageQuerySet:
-        """A queryset of messages."""
         return MessageQuerySet(self.model, using=self._db, hints=self._hints)  # type: ignore[attr-defined]
 
     def using(self, alias: str | None) -> MessageManager:  # type: ignore[override]

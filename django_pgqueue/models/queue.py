@@ -60,7 +60,6 @@ class QueueManager(models.Manager["Queue"]):
     _remembered: dict[tuple[str, str], tuple[dict[str, Queue], float]] = {}
 
     def get_queryset(self) -> QueueQuerySet:
-        """Return a queryset of queues."""
         return QueueQuerySet(self.model, using=self._db)
 
     def using(self, alias: str | None) -> QueueQuerySet:
@@ -149,8 +148,9 @@ class QueueManager(models.Manager["Queue"]):
         """
         key = connection.alias, str(connection.settings_dict["NAME"])
         queues, _ = self._remembered.get(key, ({}, 0.0))
-        for name in [name for name, queue in queues.items() if queue.unlogged]:
-            queues.pop(name, None)
+        for name, queue in list(queues.items()):
+            if queue.unlogged:
+                queues.pop(name, None)
 
     def forget_all(self) -> None:
         """Clear the cache, for tests that change the database of an alias."""
