@@ -28,7 +28,8 @@ class LiveManager(models.Manager["LiveMessage"]):
         turn = compose("places/turn", {"of": "m.queue_id"})
         in_flight = RawSQL(compose("places/in_flight", {}), [], output_field=models.BooleanField())
         live = self.using(using).alias(rank=rank, turn=RawSQL("turn", []))
-        return live.annotate(in_flight=in_flight).filter(  # type: ignore[no-redef]
+        live = live.annotate(in_flight=in_flight)  # type: ignore[no-redef]
+        return live.filter(
             queue=queue_id,
             pk=pk,
             rank=RawSQL(f"SELECT -priority {own}", [queue_id, pk]),
