@@ -48,42 +48,37 @@ def configure_if_unset() -> None:
 
 
 def messages_fetched(sender: str, count: int, seconds: float, **kwargs: Any) -> None:
-    ms = seconds * 1000
-    _log(DEBUG, sender, "fetched %s in %.1f ms", count, ms, count=count, seconds=seconds)
+    text = f"fetched %(count)s in {seconds * 1000:.1f} ms"
+    _log(DEBUG, sender, text, count=count, seconds=seconds)
 
 
 def messages_completed(sender: str, messages: list[Any], **kwargs: Any) -> None:
-    _log(DEBUG, sender, "completed %s", len(messages), count=len(messages))
+    _log(DEBUG, sender, "completed %(count)s", count=len(messages))
 
 
 def messages_retried(sender: str, messages: list[Any], outcomes: list[Any], **kwargs: Any) -> None:
+    text = "%(message)s failed in attempt %(attempt)s, next try in %(delay).1f s: %(error)s"
     for message, outcome in zip(messages, outcomes, strict=True):
         _log(
             WARNING,
             sender,
-            "message %s failed in attempt %s, next try in %.1f s: %s",
-            _named(message),
-            message.attempts + 1,
-            outcome.delay or 0.0,
-            _first_line(outcome.reason),
-            **_fields(message),
+            text,
+            message,
             attempt=message.attempts + 1,
-            delay=outcome.delay,
+            delay=outcome.delay or 0.0,
             error=outcome.reason,
             exc_info=outcome.cause,
         )
 
 
 def messages_failed(sender: str, messages: list[Any], outcomes: list[Any], **kwargs: Any) -> None:
+    text = "%(message)s failed for good after %(deliveries)s deliveries: %(error)s"
     for message, outcome in zip(messages, outcomes, strict=True):
         _log(
             ERROR,
             sender,
-            "message %s failed for good after %s deliveries: %s",
-            _named(message),
-            message.read_ct,
-            _first_line(outcome.reason),
-            **_fields(message),
+            text,
+            message,
             deliveries=message.read_ct,
             error=outcome.reason,
             exc_info=outcome.__cause__,
@@ -91,85 +86,79 @@ def messages_failed(sender: str, messages: list[Any], outcomes: list[Any], **kwa
 
 
 def messages_discarded(sender: str, messages: list[Any], **kwargs: Any) -> None:
-    _log(INFO, sender, "discarded %s", len(messages), count=len(messages))
+    _log(INFO, sender, "discarded %(count)s", count=len(messages))
 
 
 def messages_exhausted(sender: str, receipts: list[Any], **kwargs: Any) -> None:
-    text = "message %s failed for good: it was delivered %s times, which is the maximum"
+    text = (
+        "message %(message_id)s failed for good: it was delivered %(deliveries)s times, which is "
+        "the maximum"
+    )
     for pk, times, *_ in receipts:
-        _log(ERROR, sender, text, pk, times, message_id=pk, deliveries=times)
+        _log(ERROR, sender, text, message_id=pk, deliveries=times)
 
 
 def messages_expired(sender: str, ids: list[int], **kwargs: Any) -> None:
-    _log(INFO, sender, "archived %s unhandled, which had expired", len(ids), count=len(ids))
+    _log(INFO, sender, "archived %(count)s unhandled, which had expired", count=len(ids))
 
 
 def messages_released(sender: str, count: int, **kwargs: Any) -> None:
-    _log(INFO, sender, "gave back %s unstarted", count, count=count)
+    _log(INFO, sender, "gave back %(count)s unstarted", count=count)
 
 
 def messages_interrupted(sender: str, messages: list[Any], seconds: float, **kwargs: Any) -> None:
     text = (
-        "this process stopped and interrupted message %s after %.1f s; it is due again. Raise "
-        "--graceful-timeout if handlers need longer"
+        "this process stopped and interrupted %(message)s after %(seconds).1f s; it is due again. "
+        "Raise --graceful-timeout if handlers need longer"
     )
     for message in messages:
-        _log(WARNING, sender, text, _named(message), seconds, **_fields(message), seconds=seconds)
+        _log(WARNING, sender, text, message, seconds=seconds)
 
 
 def messages_cancelled(
     sender: str, messages: list[Any], reasons: list[str | None], **kwargs: Any
 ) -> None:
-    text = "message %s was cancelled%s; its handler's outcome is ignored"
     for message, reason in zip(messages, reasons, strict=True):
-        why = f" ({_first_line(reason)})" if reason else ""
-        _log(INFO, sender, text, _named(message), why, **_fields(message), reason=reason)
+        why = " (%(reason)s)" if reason else ""
+        text = f"%(message)s was cancelled{why}; its handler's outcome is ignored"
+        _log(INFO, sender, text, message, reason=reason)
 
 
 def leases_lost(sender: str, messages: list[Any], **kwargs: Any) -> None:
     text = (
-        "lost the lease of message %s to another reader; its work may be done twice. Give the "
+        "lost the lease of %(message)s to another reader; its work may be done twice. Give the "
         "queue a longer visibility_timeout if this happens often"
     )
     for message in messages:
-        _log(WARNING, sender, text, _named(message), **_fields(message))
+        _log(WARNING, sender, text, message)
 
 
 def leases_rescued(sender: str, count: int, worker: int, **kwargs: Any) -> None:
-    text = "gave back %s leases of dead consumer process %s"
-    _log(WARNING, None, text, count, worker, count=count, worker=worker)
+    text = "gave back %(count)s leases of dead consumer process %(worker)s"
+    _log(WARNING, None, text, count=count, worker=worker)
 
 
 def database_failed(
     sender: str, operation: str, error: Exception, wait: float, **kwargs: Any
 ) -> None:
-    text = "%s failed, next try in %.1f s: %s: %s"
-    values = (operation, wait, type(error).__name__)
-    _log_error(None, text, *values, error=error, operation=operation, delay=wait)
+    text = "%(operation)s failed, next try in %(delay).1f s: %(kind)s: %(error)s"
+    _log_error(None, text, error, operation=operation, delay=wait)
 
 
 def listening_stopped(sender: str, reason: str, **kwargs: Any) -> None:
     text = (
-        "LISTEN does not work on database %r, so its queues are polled (%s). Start with "
-        "--no-listen to poll without trying LISTEN"
+        "LISTEN does not work on database %(database)r, so its queues are polled (%(reason)s). "
+        "Start with --no-listen to poll without trying LISTEN"
     )
-    _log(WARNING, None, text, sender, _first_line(reason), database=sender, reason=reason)
+    _log(WARNING, None, text, database=sender, reason=reason)
 
 
 def pool_too_small(sender: str, size: int, workers: int, wanted: int, **kwargs: Any) -> None:
     text = (
-        "the pool of database %r has %s connections for %s workers: workers that get none in time "
-        "give their messages back. Set max_size to %s or more"
+        "the pool of database %(database)r has %(size)s connections for %(workers)s workers: "
+        "workers that get none in time give their messages back. Set max_size to %(wanted)s or more"
     )
-    _log(
-        WARNING,
-        None,
-        text,
-        *(sender, size, workers, wanted),
-        database=sender,
-        size=size,
-        workers=workers,
-    )
+    _log(WARNING, None, text, database=sender, size=size, workers=workers, wanted=wanted)
 
 
 def queue_maintained(sender: str, maintained: Any, **kwargs: Any) -> None:
@@ -177,16 +166,14 @@ def queue_maintained(sender: str, maintained: Any, **kwargs: Any) -> None:
         _warn_of_foreign_lakes(sender, maintained.foreign_lakes)
     did = maintained.removed or maintained.partitions_made or maintained.partitions_dropped
     stay = maintained.stay_in_default
-    logger.log(
+    kept = "; the messages of %(stay_in_default)s stay in the default partition" if stay else ""
+    _log(
         WARNING if stay else INFO if did else DEBUG,
-        "%s: removed %s archived messages, %s partitions; made %s partitions%s, in %.1f s",
         sender,
-        maintained.removed,
-        maintained.partitions_dropped,
-        maintained.partitions_made,
-        f"; the messages of {stay} stay in the default partition" if stay else "",
-        maintained.seconds,
-        extra={"queue": sender, **maintained.as_dict()},
+        f"removed %(removed)s archived messages, %(partitions_dropped)s partitions; "
+        f"made %(partitions_made)s partitions{kept}, in %(seconds).1f s",
+        removed=maintained.removed,
+        **maintained.as_dict(),
     )
 
 
@@ -199,15 +186,15 @@ def _warn_of_foreign_lakes(queue: str, lakes: tuple[str, ...]) -> None:
         return
     _warned.add((queue, lakes))
     text = (
-        "retention removes nothing, because it waits for %s, which was exported from another "
-        'server. Export to a new lake with --hold-retention, then unset "holds retention" of the '
-        "old one in the admin"
+        "retention removes nothing, because it waits for %(lakes)s, which was exported from "
+        'another server. Export to a new lake with --hold-retention, then unset "holds retention" '
+        "of the old one in the admin"
     )
-    _log(WARNING, queue, text, ", ".join(lakes), lakes=list(lakes))
+    _log(WARNING, queue, text, lakes=", ".join(lakes))
 
 
 def maintenance_failed(sender: str, error: Exception, **kwargs: Any) -> None:
-    _log_error(sender, "maintenance failed: %s: %s", type(error).__name__, error=error)
+    _log_error(sender, "maintenance failed: %(kind)s: %(error)s", error)
 
 
 #: The last failed tick by schedule name. A tick is retried often, but its failure logged once.
@@ -220,77 +207,75 @@ def schedule_failed(
     name = schedule.name
     if _failed_ticks.get(name) != at:
         _failed_ticks[name] = at
-        text = "schedule %s could not send the message of %s: %s"
-        _log_error(sender, text, name, at.isoformat(), error=error, schedule=name)
+        text = "schedule %(schedule)s could not send the message of %(at)s: %(error)s"
+        _log_error(sender, text, error, schedule=name, at=at.isoformat())
 
 
 def bulk_action_ended(sender: Any, bulk_action: Any, **kwargs: Any) -> None:
     error = bulk_action.error
+    text = "bulk action %(bulk_action)s (%(kind)s) %(state)s after %(done)s of %(count)s messages"
     _log(
         ERROR if error else INFO,
         bulk_action.queue.name,
-        "bulk action %s (%s) %s after %s of %s messages%s",
-        bulk_action.pk,
-        bulk_action.kind,
-        bulk_action.state,
-        bulk_action.done + bulk_action.passed,
-        bulk_action.count,
-        f": {_first_line(error)}" if error else "",
+        f"{text}: %(error)s" if error else text,
         bulk_action=bulk_action.pk,
+        kind=bulk_action.kind,
+        state=bulk_action.state,
+        done=bulk_action.done + bulk_action.passed,
+        count=bulk_action.count,
         error=error,
     )
 
 
 def schedule_ended(sender: str, schedule: Any, **kwargs: Any) -> None:
-    text = "schedule %s ended, because no running consumer declares it any more"
-    _log(WARNING, sender, text, schedule.name, schedule=schedule.name)
+    text = "schedule %(schedule)s ended, because no running consumer declares it any more"
+    _log(WARNING, sender, text, schedule=schedule.name)
 
 
 def consumer_started(sender: Any, consumer: Any, **kwargs: Any) -> None:
     names = ", ".join(subscription.name for subscription in consumer.subscriptions)
-    _log(INFO, None, "consumer started: %s", names, queues=names)
+    _log(INFO, None, "consumer started: %(queues)s", queues=names)
 
 
 def consumer_stopping(sender: Any, consumer: Any, reason: str, **kwargs: Any) -> None:
-    _log(INFO, None, "consumer stops: %s", reason or "an error", reason=reason)
+    _log(INFO, None, "consumer stops: %(reason)s", reason=reason or "an error")
 
 
 def consumer_stopped(sender: Any, consumer: Any, **kwargs: Any) -> None:
-    _log(INFO, None, "consumer stopped after %.1f s", consumer.uptime, seconds=consumer.uptime)
+    _log(INFO, None, "consumer stopped after %(seconds).1f s", seconds=consumer.uptime)
 
 
 def _log(
     level: int,
     queue: str | None,
     text: str,
-    *values: Any,
+    message: Any = None,
     exc_info: BaseException | None = None,
     **fields: Any,
 ) -> None:
-    """Log a line. The queue's name goes in front of the text, and into the extra fields."""
+    """Log a line with the queue's name in front, and with ``fields`` as its extra fields.
+
+    ``text`` names fields, of which it shows the first line; ``%(message)s`` stands for the message.
+    """
+    named: dict[str, str] = {}
+    if message is not None:
+        fields = {"message_id": message.id, "task": message.task, **fields}
+        task = "" if message.task is None else f" ({message.task})"
+        named = {"message": f"message {message.id}{task}"}
     if queue is not None:
-        text, values, fields = f"%s: {text}", (queue, *values), {"queue": queue, **fields}
-    logger.log(level, text, *values, exc_info=exc_info, extra=fields, stacklevel=2)
+        text, fields = f"%(queue)s: {text}", {"queue": queue, **fields}
+    shown = {name: _first_line(v) if isinstance(v, str) else v for name, v in fields.items()}
+    logger.log(level, text, {**shown, **named}, exc_info=exc_info, extra=fields, stacklevel=2)
 
 
-def _log_error(queue: str | None, text: str, *values: Any, error: Exception, **fields: Any) -> None:
-    """Log an error. The last placeholder in ``text`` takes the error's first line.
+def _log_error(queue: str | None, text: str, error: Exception, **fields: Any) -> None:
+    """Log an error, with the name of its class as the field ``kind``.
 
     Only Python's built-in exceptions get a traceback, since they mean a defect in the code.
     """
-    is_defect = type(error).__module__.startswith("builtins")
-    values = (*values, _first_line(str(error)))
-    trace = error if is_defect else None
-    _log(ERROR, queue, text, *values, **fields, error=str(error), exc_info=trace)
-
-
-def _fields(message: Any) -> dict[str, Any]:
-    return {"message_id": message.id, "task": message.task}
-
-
-def _named(message: Any) -> str:
-    """Return the message's id, with the task's name in parentheses if it has one."""
-    return f"{message.id}" if message.task is None else f"{message.id} ({message.task})"
+    kind = type(error)
+    trace = error if kind.__module__.startswith("builtins") else None
+    _log(ERROR, queue, text, **fields, kind=kind.__name__, error=str(error), exc_info=trace)
 
 
 def _first_line(text: str) -> str:
