@@ -25,12 +25,35 @@ PLACES = ("ready", "in_flight", "delayed", "waiting")
 #: Maximum number of messages counted for a lake.
 MOST_COUNTED = 100_000
 
-_EXPORTS = {
-    "failures": "Failed export runs since the last good one.",
-    "age_seconds": "Time since the lake had everything, by its last good run.",
-    "lag_seconds": "The same while messages wait for an export; 0 when the lake has all.",
-    "lag_messages": f"Archived messages that the lake lacks, counted up to {MOST_COUNTED}.",
-    "held_messages": "Messages whose retention is over, kept until they are exported.",
+#: The help texts of the gauges, by their labels and names.
+_GAUGES = {
+    ("queue", "state"): {"messages": "Messages in the queue, by state."},
+    ("queue", "reason"): {
+        "blocked_messages": "Messages that are not delivered now, by reason; none for a reason "
+        "without a message."
+    },
+    ("queue",): {
+        "visible_messages": "Messages that a read could take now.",
+        "archived_messages": "Messages in the archive.",
+        "oldest_message_age_seconds": "Time since the oldest message in the queue was sent; "
+        "0 when it is empty.",
+        "age_limit_seconds": "How long a message may be readable without an alert.",
+    },
+    ("queue", "schedule"): {
+        "schedule_failing": "1 if the schedule's last tick could not be sent, else 0.",
+        "schedule_late_seconds": "Time since the schedule's next tick was due; 0 when it is in "
+        "the future.",
+    },
+    ("lake",): {
+        "export_failures": "Failed export runs since the last good one.",
+        "export_age_seconds": "Time since the lake had everything, by its last good run.",
+        "export_lag_seconds": "The same while messages wait for an export; 0 when the lake has "
+        "all.",
+        "export_lag_messages": f"Archived messages that the lake lacks, counted up to "
+        f"{MOST_COUNTED}.",
+        "export_held_messages": "Messages whose retention is over, kept until they are exported.",
+    },
+    ("database",): {"up": "1 if the database answered in time, else 0."},
 }
 
 
@@ -56,34 +79,15 @@ class QueueCollector(Collector):
         self._seconds = seconds
 
     def collect(self) -> Iterator[Metric]:
-        depth = _gauge("messages", "Messages in the queue, by state.", "queue", "state")
-        visible = _gauge("visible_messages", "Messages that a read could take now.", "queue")
-        blocked = _gauge(
-            "blocked_messages",
-            "Messages that are not delivered now, by reason; none for a reason without a message.",
-            *("queue", "reason"),
-        )
-        archived = _gauge("archived_messages", "Messages in the archive.", "queue")
-        age = _gauge(
-            "oldest_message_age_seconds",
-            "Time since the oldest message in the queue was sent; 0 when it is empty.",
-            "queue",
-        )
-        limit = _gauge(
-            "age_limit_seconds", "How long a message may be readable without an alert.", "queue"
-        )
-        failing = _gauge(
-            "schedule_failing",
-            "1 if the schedule's last tick could not be sent, else 0.",
-            *("queue", "schedule"),
-        )
-        late = _gauge(
-            "schedule_late_seconds",
-            "Time since the schedule's next tick was due; 0 when it is in the future.",
-            *("queue", "schedule"),
-        )
-        exports = [_gauge(f"export_{name}", text, "lake") for name, text in _EXPORTS.items()]
-        up = _gauge("up", "1 if the database answered in time, else 0.", "database")
+        gauges = {
+            name: GaugeMetricFamily(f"pgqueue_{name}", text, labels=labels)
+            for labels, texts in _GAUGES.items()
+            for name, text in texts.items()
+        }
+
+        def add(name: str, number: float, *labels: str) -> None:
+            gauges[name].add_metric(labels, number)
+
         try:
             with (
                 transaction.atomic(using=self._alias),
@@ -97,43 +101,30 @@ class QueueCollector(Collector):
                 lakes = health(self._alias, MOST_COUNTED)
                 now = server_time(cursor)
         except DatabaseError:
-            up.add_metric([self._alias], 0)
-            yield up
+            add("up", 0, self._alias)
+            yield gauges["up"]
             return
         for each in found:
+            name = each.queue_name
             for place in PLACES:
-                depth.add_metric([each.queue_name, place], getattr(each, place))
-            visible.add_metric([each.queue_name], each.visible)
+                add("messages", getattr(each, place), name, place)
+            add("visible_messages", each.visible, name)
             for reason, number in each.blocked.items():
-                blocked.add_metric([each.queue_name, reason], number)
-            archived.add_metric([each.queue_name], each.archived)
-            age.add_metric([each.queue_name], each.oldest_age or 0.0)
+                add("blocked_messages", number, name, reason)
+            add("archived_messages", each.archived, name)
+            add("oldest_message_age_seconds", each.oldest_age or 0.0, name)
         for queue in queues:
-            limit.add_metric([queue.name], queue.longest_wait)
+            add("age_limit_seconds", queue.longest_wait, queue.name)
         for schedule in schedules:
-            labels = [schedule.queue.name, schedule.name]
-            failing.add_metric(labels, bool(schedule.error))
+            labels = schedule.queue.name, schedule.name
+            add("schedule_failing", bool(schedule.error), *labels)
             overdue = 0.0 if schedule.paused else (now - moment(schedule.tick)).total_seconds()
-            late.add_metric(labels, max(0.0, overdue))
+            add("schedule_late_seconds", max(0.0, overdue), *labels)
         for lake in lakes:
-            lag = lake.seconds if lake.behind else 0.0
-            values = (lake.failures, lake.seconds, lag, lake.behind, lake.held)
-            for metric, value in zip(exports, values, strict=True):
-                metric.add_metric([lake.path], value)
-        up.add_metric([self._alias], 1)
-        yield from (
-            depth,
-            visible,
-            blocked,
-            archived,
-            age,
-            limit,
-            failing,
-            late,
-            *exports,
-            up,
-        )
-
-
-def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"pgqueue_{name}", text, labels=labels)
+            add("export_failures", lake.failures, lake.path)
+            add("export_age_seconds", lake.seconds, lake.path)
+            add("export_lag_seconds", lake.seconds if lake.behind else 0.0, lake.path)
+            add("export_lag_messages", lake.behind, lake.path)
+            add("export_held_messages", lake.held, lake.path)
+        add("up", 1, self._alias)
+        yield from gauges.values()
