@@ -90,10 +90,11 @@ def _count(
     count: int = 0,
     messages: Sequence[Any] = (),
     receipts: Sequence[Any] = (),
+    ids: Sequence[int] = (),
     **kwargs: Any,
 ) -> None:
-    """Count a signal's messages. Each signal has ``count``, ``messages`` or ``receipts``."""
-    message_counters[signal].labels(sender).inc(count or len(messages) or len(receipts))
+    """Count a signal's messages. It has ``count``, ``messages``, ``receipts`` or ``ids``."""
+    message_counters[signal].labels(sender).inc(count or len(messages or receipts or ids))
     if outcome := outcomes.get(signal):
         for message in messages:
             if message.task is not None:

@@ -79,6 +79,13 @@ def test_a_running_consumer_is_scraped(committed, consume, connected, held):
     assert found["pgqueue_leases_lost_total"] == 0
 
 
+def test_messages_that_expired_are_counted(connected):
+    signals.messages_expired.send_robust("perishable", ids=[1, 2, 3])
+
+    labels = {"queue": "perishable"}
+    assert counters.registry.get_sample_value("pgqueue_expired_total", labels) == 3
+
+
 def test_the_view_has_metrics_of_queues(orders):
     Queue.objects.filter(name="orders").update(age_limit=dt.timedelta(hours=2))
     orders.send_batch([1, 2, 3])
