@@ -218,7 +218,7 @@ class Consumer:
             return_pooled()
 
     def _busy(self) -> bool:
-        return bool(self.settler.pending or any(s.busy for s in self.subscriptions))
+        return any(s.busy for s in self.subscriptions)
 
     def _leased(self) -> int:
         return sum(s.counts.leased for s in self.subscriptions)

@@ -44,8 +44,7 @@ class Settler(Loop):
     def __init__(self, flush_interval: float) -> None:
         super().__init__("settle", limited=True)
         self._interval = flush_interval
-        self._pending: deque[Settlement] = deque()
-        self._under_way = 0
+        self.pending: deque[Settlement] = deque()
         self._one_at_a_time = threading.Lock()
         #: Whether to write at once: workers may be waiting for a message behind a pending one.
         self._at_once = False
@@ -57,7 +56,7 @@ class Settler(Loop):
         if message.group_key is not None:
             self.keep_order(subscription, message, outcome)
             self._at_once = self._at_once or not subscription.buffer.messages
-        self._pending.append(Settlement(subscription, message, outcome, ran))
+        self.pending.append(Settlement(subscription, message, outcome, ran))
         if not self._awake.is_set():
             self._awake.set()
 
@@ -68,15 +67,10 @@ class Settler(Loop):
         """
         if isinstance(outcome, (Nack, Release)):
             for follower in subscription.buffer.groups.take_followers(message):
-                self._pending.append(Settlement(subscription, follower, Release(), ran=False))
-
-    @property
-    def pending(self) -> int:
-        """The number of outcomes that are not written yet."""
-        return len(self._pending) + self._under_way
+                self.pending.append(Settlement(subscription, follower, Release(), ran=False))
 
     def tick(self) -> float:
-        if self._pending and len(self._pending) < _MOST and not self._at_once:
+        if self.pending and len(self.pending) < _MOST and not self._at_once:
             self.stopping.wait(self._interval)
         self._at_once = False
         self.flush()
@@ -92,34 +86,25 @@ class Settler(Loop):
         failed: dict[str, Exception] = {}
         unwritten: list[Settlement] = []
         with self._one_at_a_time:
-            try:
-                while self._pending:
-                    together = self._gather(len(unwritten))
-                    try:
-                        for (subscription, ran, _kind), settlements in together.items():
-                            alias = subscription.queue.alias
-                            if alias not in failed:
-                                try:
-                                    self._write(subscription, settlements, ran)
-                                    settlements.clear()
-                                except Exception as error:
-                                    failed[alias] = error
-                    finally:
-                        for settlements in together.values():
-                            unwritten += settlements
-            finally:
-                self._pending.extendleft(reversed(unwritten))
-                self._under_way = 0
+            while self.pending:
+                for (subscription, ran, _kind), settlements in self._gather().items():
+                    alias = subscription.queue.alias
+                    if alias not in failed:
+                        try:
+                            self._write(subscription, settlements, ran)
+                            continue
+                        except Exception as error:
+                            failed[alias] = error
+                    unwritten += settlements
+            self.pending.extendleft(reversed(unwritten))
         for raised in failed.values():
             raise raised
 
-    def _gather(self, unwritten: int) -> Together:
+    def _gather(self) -> Together:
         """Take the next outcomes, by kind: a failed statement is repeated for its kind alone."""
         together: Together = {}
-        number = min(len(self._pending), _MOST)
-        self._under_way = unwritten + number
-        for _ in range(number):
-            settlement = self._pending.popleft()
+        for _ in range(min(len(self.pending), _MOST)):
+            settlement = self.pending.popleft()
             key = settlement.subscription, settlement.ran, type(settlement.outcome)
             together.setdefault(key, []).append(settlement)
         return together

@@ -389,7 +389,7 @@ def test_a_handler_that_a_stop_interrupts_loses_its_message_at_once_and_uncounte
     held.let_go()
     until(lambda: not alive(running.thread))
 
-    assert (live(), run.consumer.settler.pending) == ([(pk, "SCHEDULED", 0, 0)], 0)
+    assert (live(), len(run.consumer.settler.pending)) == ([(pk, "SCHEDULED", 0, 0)], 0)
     assert named(events, "leases_lost") == []
     [interrupted] = named(events, "messages_interrupted")
     assert [message.id for message in interrupted["messages"]] == [pk]
