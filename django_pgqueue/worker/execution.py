@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -29,7 +31,7 @@ from django_pgqueue.sqlstates import DEADLOCK, SERIALIZATION_FAILURE, sqlstate
 from django_pgqueue.worker.connections import Limit, limited
 from django_pgqueue.worker.context import Context
 from django_pgqueue.worker.endings import Ending, Lost, Release, announce
-from django_pgqueue.worker.running import Result, Running, Stage, canceller, guarded
+from django_pgqueue.worker.running import Result, Running, Stage, guarded
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
 
@@ -65,7 +67,8 @@ class Execution:
         else:
             returned, error = guarded(running, self._call)
             result = Result(returned, error)
-        self._conclude(running, result)
+        if running.conclude(result):
+            self._conclude(running, result)
         return running
 
     def run_locked(
@@ -78,12 +81,10 @@ class Execution:
         raised, its work is rolled back to a savepoint.
         """
         running = self._start([message], thread)
-        running.on_explicit = None
         returned, error = self._run_in_transaction(running, limit)
-        if error is not None:
-            # Calls like message.ack() were rolled back with the handler's work.
-            running.explicit.clear()
-        self._conclude(running, Result(returned, error, settled=True))
+        result = Result(returned, error, settled=True)
+        if running.conclude(result):
+            self._conclude(running, result)
         return self._outcomes_of(running, error, returned)
 
     def _run_and_settle(self, running: Running) -> Result:
@@ -96,7 +97,6 @@ class Execution:
         for _try in range(1, _TRIES):
             if running.overdue or not _is_conflict(result.error):
                 break
-            running.explicit.clear()
             running.stage = Stage.CREATED
             result = self._try_to_settle(running)
         return result
@@ -145,6 +145,7 @@ class Execution:
                     raise error
                 then(returned)
         except BaseException as raised:
+            running.explicit.clear()  # calls like message.ack() were rolled back, too
             return None, raised
         return returned, None
 
@@ -156,7 +157,9 @@ class Execution:
         if not messages:
             return None
         running = self._start(messages, None)
-        running.cancel = canceller()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        running.cancel = partial(loop.call_soon_threadsafe, task.cancel)
         error: BaseException | None = None
         returned: Any = None
         try:
@@ -165,7 +168,9 @@ class Execution:
         except BaseException as raised:
             error = HandlerTimeout() if running.overdue else raised
         running.stage = Stage.ENDED
-        self._conclude(running, Result(returned, error))
+        result = Result(returned, error)
+        if running.conclude(result):
+            self._conclude(running, result)
         return running
 
     def _sort_out(self, messages: list[Message]) -> list[Message]:
@@ -226,14 +231,12 @@ class Execution:
             message.on_extend = self._extend
         for message in messages if signals.message_started.receivers else ():
             signals.message_started.send_robust(self._subscription.name, message=message)
-        if self._policy is not AckPolicy.TRANSACTIONAL:
+        if self._policy is not AckPolicy.TRANSACTIONAL and not self._handler.locked:
             running.on_explicit = self._settle_explicit
         return running
 
     def _conclude(self, running: Running, result: Result) -> None:
         """Announce the end of a run, and pass its outcomes to the settler."""
-        if not running.conclude(result):
-            return
         seconds = self._subscription.end(running)
         # Without receivers nothing is sent: sending a signal can take longer than the handler.
         for message in running.messages if signals.message_finished.receivers else ():
@@ -253,9 +256,6 @@ class Execution:
             again = Nack(0.0, "another message of the batch was cancelled, or its lease was lost")
             self._put((m, Lost() if m.receipt in gone else again) for m in running.messages)
         elif not result.settled:
-            if self._policy is AckPolicy.TRANSACTIONAL:
-                # Calls like message.ack() were rolled back with the handler's work.
-                running.explicit.clear()
             try:
                 outcomes = self._outcomes_of(running, result.error, result.returned)
             except Exception as bad_return:
@@ -347,20 +347,11 @@ class Execution:
         with ThreadPoolExecutor(1) as elsewhere:
             return elsewhere.submit(extend).result()
 
-    def give_up(self, running: Running, error: BaseException) -> None:
-        """Settle an abandoned run with an error. What its handler still does has no effect."""
-        self._subscription.end(running)
+    def give_up(self, running: Running) -> None:
+        """Settle an abandoned run as timed out. What its handler still does has no effect."""
         if self._policy is AckPolicy.TRANSACTIONAL:
-            # The handler's transaction never commits.
-            running.explicit.clear()
-        for message in running.messages:
-            signals.message_finished.send_robust(
-                self._subscription.name,
-                message=message,
-                seconds=time.monotonic() - running.started,
-                error=error,
-            )
-        self._put(self._outcomes_of(running, error, None))
+            running.explicit.clear()  # the handler's transaction never commits
+        self._conclude(running, Result(error=HandlerTimeout()))
 
 
 def _is_conflict(error: BaseException | None) -> bool:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from django_pgqueue import signals
 from django_pgqueue.acks import AckPolicy
-from django_pgqueue.errors import HandlerTimeout
 from django_pgqueue.models import Message
 from django_pgqueue.types import Receipt
 from django_pgqueue.worker.connections import cut
@@ -104,7 +103,7 @@ class LeaseKeeper(Loop):
             elif overdue > _GRACE:
                 # With locked=True only the transaction that locked the row can settle it.
                 if not subscription.handler.locked and running.abandon():
-                    self._executions[subscription].give_up(running, HandlerTimeout())
+                    self._executions[subscription].give_up(running)
                     self._replace_worker(subscription, running.thread)
                 # The handler may wait for a query for ever, and hold locks.
                 for connection in running.connections:

@@ -5,7 +5,6 @@ The interrupt hits the handler, and no code before or after it.
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import threading
 import time
@@ -153,17 +152,6 @@ def guarded(running: Running, call: Callable[..., Any]) -> tuple[Any, BaseExcept
     except HandlerTimeout:
         _disarm(running)
     return returned, error
-
-
-def canceller() -> Callable[[], None]:
-    """Return a function that cancels the current task from another thread."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-
-    def cancel() -> None:
-        if task is not None:
-            loop.call_soon_threadsafe(task.cancel)
-
-    return cancel
 
 
 def interrupt(running: Running) -> None:
