@@ -28,7 +28,6 @@ from django_pgqueue.worker.maintenance import Maintenance
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.presence import Presence
 from django_pgqueue.worker.quarantine import Quarantine
-from django_pgqueue.worker.running import Running
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
 from django_pgqueue.worker.supervisor import is_orphaned
@@ -199,8 +198,6 @@ class Consumer:
             self.stop("the queues are empty")
 
     def _is_drained(self) -> bool:
-        if self._busy():
-            return False
         time.sleep(_DRAIN_CHECK)
         leased = self._leased()
         try:
@@ -257,8 +254,7 @@ class Consumer:
             time.sleep(0.005)
 
     def _persist(self, operation: str, step: Callable[[], None], deadline: float) -> None:
-        """Repeat a step of the shutdown until it succeeds, the deadline passes or the process is
-        aborted.
+        """Repeat a step of the shutdown until it succeeds, the deadline passes, or ``abort()``.
 
         Even if it never succeeds nothing is lost: the leases run out, and others get the messages.
         """
@@ -294,32 +290,28 @@ class Consumer:
 
     def _release_running(self) -> None:
         """Give up handlers that did not end in time. Their messages are due at once."""
+        for_each(self.subscriptions, self._interrupt)
 
-        def release(subscription: Subscription) -> None:
-            for running in list(subscription.running.values()):
-                if not subscription.handler.locked and running.abandon():
-                    self._interrupt(subscription, running)
-
-        for_each(self.subscriptions, release)
-
-    def _interrupt(self, subscription: Subscription, running: Running) -> None:
-        """Release the messages of an abandoned run.
+    def _interrupt(self, subscription: Subscription) -> None:
+        """Give up the runs of a handler, and release their messages.
 
         Their delivery is not counted, unless the process grew too large: one of its messages may be
         the reason, and ``max_deliveries`` must then end it.
         """
-        messages = running.unsettled
-        receipts = [message.receipt for message in messages]
-        if self._grew_too_large:
-            settled = Message.objects.set_vt(subscription.queue, receipts, 0)
-        else:
-            settled = bound_to(subscription.queue).release(receipts)
-        seconds = subscription.end(running)
-        lost = set(settled.lost)
-        if released := [message for message in messages if message.receipt not in lost]:
-            signals.messages_interrupted.send_robust(
-                subscription.name, messages=released, seconds=seconds
-            )
+        for running in list(subscription.running.values()):
+            if subscription.handler.locked or not running.abandon():
+                continue
+            messages = running.unsettled
+            receipts = [message.receipt for message in messages]
+            if self._grew_too_large:
+                lost = Message.objects.set_vt(subscription.queue, receipts, 0).lost
+            else:
+                lost = bound_to(subscription.queue).release(receipts).lost
+            seconds = subscription.end(running)
+            if released := [message for message in messages if message.receipt not in lost]:
+                signals.messages_interrupted.send_robust(
+                    subscription.name, messages=released, seconds=seconds
+                )
 
 
 def _subscriptions(
