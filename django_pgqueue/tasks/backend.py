@@ -104,7 +104,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
             self.options.get("database"),
             body_of(task, args, kwargs),
             task.priority,
-            _expires(task),
+            getattr(task, "expires", None),
             _key(task, "unique", args, kwargs),
             getattr(task, "until", None),
         )
@@ -121,12 +121,9 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         with self._naming_command(task.queue_name):
             sent = queue(task.queue_name, using=self.database).send(
                 body_of(task, args, kwargs),
-                delay=_delay(task),
-                expires=_expires(task),
-                priority=task.priority,
                 group=_key(task, "group", args, kwargs),
                 unique=_key(task, "unique", args, kwargs),
-                **getattr(task, "claims", {}),
+                **_options(task),
             )
         if was_skipped(sent):
             result = self.get_result(str(sent))  # of the earlier run that holds the key
@@ -138,15 +135,10 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
     def enqueue_many(
         self, task: Task[..., Any], calls: Iterable[Call]
     ) -> list[TaskResult[..., Any]]:
-        """Enqueue one run of a task for each item of ``calls``, in one statement or COPY.
-
-        An item is a list or a dict of arguments. If the unique key of a run is a duplicate, its
-        result has the id of the earlier run.
+        """Enqueue one run of a task for each item of ``calls``: :meth:`PgQueueTask.enqueue_many`.
 
         >>> default_task_backend.enqueue_many(email_user, [{"user_id": 7}, {"user_id": 8}])
         [TaskResult(...), TaskResult(...)]
-
-        Raises what :meth:`enqueue` raises; nothing is enqueued then.
         """
         self.validate_task(task)
         runs = [_plain(*call_of(call)) for call in calls]
@@ -155,12 +147,9 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         with self._naming_command(task.queue_name):
             ids = queue(task.queue_name, using=self.database).send_batch(
                 [body_of(task, args, kwargs) for args, kwargs in runs],
-                delay=_delay(task),
-                expires=_expires(task),
-                priority=task.priority,
                 group=_keys(task, "group", runs),
                 unique=_keys(task, "unique", runs),
-                **getattr(task, "claims", {}),
+                **_options(task),
             )
         now = timezone.now()
         results = [
@@ -203,7 +192,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
                 )
             ]
         try:
-            Handler("tasks", _placeholder, keep_result=True, **self.handler_options)
+            Handler("tasks", lambda message: None, keep_result=True, **self.handler_options)
         except InvalidArgument as error:
             return [
                 Error(
@@ -222,24 +211,19 @@ class DummyBackend(Options, framework.DummyBackend):  # type: ignore[misc]
     """Django's DummyBackend: tasks are kept in ``results`` and never run."""
 
 
-def _placeholder(message: Any) -> None:
-    """Do nothing. A handler with this function lets ``check`` validate the options."""
-
-
 def _plain(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Return the arguments as JSON values."""
     return normalize_json(list(args)), normalize_json(kwargs)
 
 
-def _delay(task: Task[..., Any]) -> dt.datetime | None:
-    moment: dt.datetime | None = task.run_after
-    if moment is not None and timezone.is_naive(moment):
-        return timezone.make_aware(moment)
-    return moment
-
-
-def _expires(task: Task[..., Any]) -> float | dt.timedelta | None:
-    return task.expires if isinstance(task, PgQueueTask) else None
+def _options(task: Task[..., Any]) -> dict[str, Any]:
+    """Return the options of a send that all runs of a task have."""
+    start = task.run_after
+    if start is not None and timezone.is_naive(start):
+        start = timezone.make_aware(start)
+    claims = getattr(task, "claims", {})
+    expires = getattr(task, "expires", None)
+    return {"delay": start, "expires": expires, "priority": task.priority, **claims}
 
 
 def _key(task: Task[..., Any], name: str, args: list[Any], kwargs: dict[str, Any]) -> str | None:

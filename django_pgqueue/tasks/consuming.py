@@ -140,8 +140,8 @@ def connect() -> None:
     """Connect the receivers that send ``task_finished`` when a task's outcome is written."""
     signals.messages_completed.connect(_succeeded, dispatch_uid="django_pgqueue.tasks")
     signals.messages_failed.connect(_failed, dispatch_uid="django_pgqueue.tasks")
-    signals.messages_exhausted.connect(_exhausted, dispatch_uid="django_pgqueue.tasks")
-    signals.messages_expired.connect(_expired, dispatch_uid="django_pgqueue.tasks")
+    signals.messages_exhausted.connect(_ended, dispatch_uid="django_pgqueue.tasks")
+    signals.messages_expired.connect(_ended, dispatch_uid="django_pgqueue.tasks")
 
 
 def create_queues(using: str, plan: Any = None, **kwargs: Any) -> None:
@@ -216,10 +216,9 @@ def _start(
         worker_ids=worker_ids(attempts, message.attempts, worker_id),
     )
     vars(message)["task_result"] = result
-    task_started.send(_sender(alias), task_result=result)
-    if task.takes_context:
-        return task, result, [TaskContext(task_result=result), *result.args]
-    return task, result, result.args
+    task_started.send(type(task_backends[alias]), task_result=result)
+    context = [TaskContext(task_result=result)] if task.takes_context else []
+    return task, result, [*context, *result.args]
 
 
 def _returned(result: TaskResult[..., Any], value: Any) -> dict[str, Any]:
@@ -231,10 +230,6 @@ def _returned(result: TaskResult[..., Any], value: Any) -> dict[str, Any]:
 
 def _task(message: Message, alias: str) -> Task[..., Any]:
     return task_of(message.body, message.queue_name, message.priority, alias)
-
-
-def _sender(alias: str) -> type[Any]:
-    return type(task_backends[alias])
 
 
 def _succeeded(messages: Sequence[Message], **kwargs: Any) -> None:
@@ -259,25 +254,18 @@ def _failed(messages: Sequence[Message], outcomes: Sequence[Reject], **kwargs: A
             _finish(result, TaskResultStatus.FAILED)
 
 
-def _exhausted(sender: str, receipts: Sequence[Receipt], **kwargs: Any) -> None:
-    """Send ``task_finished`` for tasks whose deliveries ran out, probably by killing workers."""
-    _ended(sender, [receipt.id for receipt in receipts])
-
-
-def _expired(sender: str, ids: Sequence[int], **kwargs: Any) -> None:
-    """Send ``task_finished`` for tasks that expired."""
-    _ended(sender, ids)
-
-
-def _ended(queue: str, ids: Sequence[int]) -> None:
+def _ended(
+    sender: str, receipts: Sequence[Receipt] = (), ids: Sequence[int] = (), **kwargs: Any
+) -> None:
+    """Send ``task_finished`` for tasks whose deliveries ran out, or that expired."""
     for handler in handlers.handlers():
-        if isinstance(handler, TaskHandler) and handler.queue.lower() == str(queue).lower():
+        if isinstance(handler, TaskHandler) and handler.queue.lower() == sender.lower():
             backend = task_backends[handler.backend]
-            for pk in ids:
+            for pk in [*ids, *(receipt.id for receipt in receipts)]:
                 task_finished.send(type(backend), task_result=backend.get_result(str(pk)))
 
 
 def _finish(result: TaskResult[..., Any], status: TaskResultStatus) -> None:
     object.__setattr__(result, "status", status)
     object.__setattr__(result, "finished_at", timezone.now())
-    task_finished.send(_sender(result.backend), task_result=result)
+    task_finished.send(type(task_backends[result.backend]), task_result=result)

@@ -115,7 +115,10 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
         return {**options, "on_conflict": self.on_conflict}
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[TaskResult[P, R]]:
-        """Enqueue one run of the task per item of ``calls``, in one statement.
+        """Enqueue one run of the task for each item of ``calls``, in one statement or COPY.
+
+        An item is a list or a dict of arguments. If the unique key of a run is a duplicate, its
+        result has the id of the earlier run.
 
         >>> email_user.enqueue_many([{"user_id": 7}, {"user_id": 8}])
         [TaskResult(...), TaskResult(...)]
@@ -123,7 +126,7 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
         Raises what ``enqueue`` raises; nothing is enqueued then.
         """
         backend: Any = self.get_backend()
-        enqueue_many = getattr(backend, "enqueue_many", partial(_enqueue_each, backend))
+        enqueue_many = getattr(backend, "enqueue_many", partial(Options.enqueue_many, backend))
         return list(enqueue_many(self, calls))
 
     def key(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
@@ -254,8 +257,9 @@ class Options:
     def enqueue_many(
         self, task: Task[..., Any], calls: Iterable[Call]
     ) -> list[TaskResult[..., Any]]:
-        """Enqueue one run of a task per item of ``calls``, a list or a dict of arguments."""
-        return _enqueue_each(self, task, calls)
+        """Enqueue each run of a task by itself."""
+        backend: Any = self
+        return [backend.enqueue(task, *call_of(call)) for call in calls]
 
 
 def call_of(call: Any) -> tuple[list[Any], dict[str, Any]]:
@@ -267,12 +271,6 @@ def call_of(call: Any) -> tuple[list[Any], dict[str, Any]]:
     raise InvalidTask(
         f"enqueue_many takes a list or a dict of arguments for each run, not {call!r}"
     )
-
-
-def _enqueue_each(
-    backend: Any, task: Task[..., Any], calls: Iterable[Call]
-) -> list[TaskResult[..., Any]]:
-    return [backend.enqueue(task, *call_of(call)) for call in calls]
 
 
 def _names(template: str) -> list[str]:
