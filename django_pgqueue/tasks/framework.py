@@ -51,24 +51,3 @@ else:
             f"backport django-tasks, or upgrade to Django 6.0. @consumer and queue(...).send(...) "
             f"need neither. ({error})"
         ) from error
-
-__all__ = [
-    "DEFAULT_TASK_BACKEND_ALIAS",
-    "DEFAULT_TASK_PRIORITY",
-    "DEFAULT_TASK_QUEUE_NAME",
-    "BaseTaskBackend",
-    "DummyBackend",
-    "ImmediateBackend",
-    "InvalidTask",
-    "Task",
-    "TaskContext",
-    "TaskError",
-    "TaskResult",
-    "TaskResultDoesNotExist",
-    "TaskResultStatus",
-    "normalize_json",
-    "task_backends",
-    "task_enqueued",
-    "task_finished",
-    "task_started",
-]
