@@ -51,7 +51,7 @@ PURE_MODULES = [
     "django_pgqueue.engine.statements",
     "django_pgqueue.retries",
     "django_pgqueue.worker.maintenance",
-    "django_pgqueue.worker.waits",
+    "django_pgqueue.worker.loop",
     "pyspark_pgqueue.bodies",
     "pyspark_pgqueue.columns",
     "pyspark_pgqueue.offsets",

@@ -15,10 +15,9 @@ from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models import Message
 from django_pgqueue.models.bound import bound_to
 from django_pgqueue.worker.buffer import FetchPlan
-from django_pgqueue.worker.loop import Loop, after_failures
+from django_pgqueue.worker.loop import NOW, Loop, after_failures, longer
 from django_pgqueue.worker.quarantine import Quarantine, is_suspect
 from django_pgqueue.worker.subscription import Subscription
-from django_pgqueue.worker.waits import NOW, longer
 
 _WAIT_FOR_QUEUE = 1.0
 

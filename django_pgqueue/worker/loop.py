@@ -1,4 +1,4 @@
-"""A thread that repeats a task."""
+"""A thread that repeats a task, and the waits between two times."""
 
 from __future__ import annotations
 
@@ -12,11 +12,18 @@ from typing import TypeVar
 from django.db import DatabaseError, InterfaceError, connections
 
 from django_pgqueue import signals
+from django_pgqueue.wake import THROTTLE
 from django_pgqueue.worker.connections import limited, return_pooled, uses_pools
 
 T = TypeVar("T")
 
+#: A message whose due time is at most this many seconds away counts as due now.
+NOW = 0.001
+
 _LONGEST_WAIT = 5.0
+_FIRST = 0.008
+_GROWTH_LISTENING = 3.0
+_GROWTH_POLLING = 1.5
 
 
 class Loop(threading.Thread):
@@ -94,6 +101,19 @@ def after_failures(number: int) -> float:
     A random factor keeps several processes from trying at the same moments.
     """
     return float(min(0.05 * 2 ** min(number, 10), _LONGEST_WAIT) * random.uniform(0.5, 1))
+
+
+def longer(wait: float, longest: float, *, listening: bool = True) -> float:
+    """Return the wait before the next read, after one of ``wait`` seconds that found nothing.
+
+    The first waits are short: while notifications are throttled, only a read finds new messages.
+    Later waits grow faster in a process that listens to notifications.
+
+    >>> [longer(wait, 1.0) for wait in (0.0, 0.008, 0.5)]
+    [0.008, 0.012, 1.0]
+    """
+    growth = _GROWTH_LISTENING if listening and wait >= THROTTLE else _GROWTH_POLLING
+    return min(max(wait * growth, _FIRST), longest)
 
 
 def for_each(items: Iterable[T], act: Callable[[T], object]) -> None:

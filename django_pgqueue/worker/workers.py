@@ -19,10 +19,9 @@ from django_pgqueue.worker.buffer import AsyncBuffer
 from django_pgqueue.worker.connections import close_old, limited, return_pooled, uses_pools
 from django_pgqueue.worker.endings import announce
 from django_pgqueue.worker.execution import Execution
-from django_pgqueue.worker.loop import Loop, after_failures
+from django_pgqueue.worker.loop import NOW, Loop, after_failures, longer
 from django_pgqueue.worker.running import Running
 from django_pgqueue.worker.subscription import Subscription
-from django_pgqueue.worker.waits import NOW, longer
 
 #: Seconds after which a busy thread closes its old connections.
 _HOUSEKEEPING = 1.0
