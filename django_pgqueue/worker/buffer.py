@@ -27,7 +27,7 @@ class FetchPlan:
         self.at = 0.0
         #: The length of the last wait between two fetches, in seconds.
         self.wait = 0.0
-        #: A notification came after the last fetch began.
+        #: Whether a notification came after the last fetch began.
         self.notified = False
         #: The last fetch returned a suspect. More may follow, so the next fetch asks for one.
         self.suspicious = False
@@ -81,10 +81,8 @@ class Buffer:
         return max(0, min(most, self.target - len(self.messages)))
 
     def free_for_followers(self, most: int) -> int:
-        """How many more followers of FIFO groups may be leased, up to ``most``.
-
-        Followers have a limit of their own, so that a long group does not keep other groups out.
-        """
+        """How many more followers of FIFO groups may be leased, up to ``most``."""
+        # Followers have a limit of their own, so that a long group does not keep other groups out.
         return max(0, min(most, self.target - len(self.groups)))
 
     def put(self, messages: Sequence[Message], followers: Sequence[Message] = ()) -> int:
@@ -111,10 +109,7 @@ class Buffer:
             self.plan.fetch_now()
 
     def take(self, most: int = 1, *, wait: bool = False) -> list[Message]:
-        """Take up to ``most`` messages. Returns none when the process stops.
-
-        With ``wait`` it waits for the first message.
-        """
+        """Take up to ``most`` messages. ``wait``: for the first. Returns none when stopping."""
         taken: list[Message] = []
         while not self.stopping:
             with contextlib.suppress(IndexError):

@@ -317,11 +317,7 @@ class Consumer:
 def _subscriptions(
     handlers: Sequence[Handler], options: Options, low: threading.Event
 ) -> list[Subscription]:
-    """Return a subscription for each handler.
-
-    Raises InvalidArgument when two handlers have the same queue, even if only one of them names the
-    database.
-    """
+    """Return a subscription for each handler. Raises QueueNotFound and InvalidArgument."""
     found: dict[tuple[str, int], Subscription] = {}
     for handler in handlers:
         try:
@@ -329,8 +325,7 @@ def _subscriptions(
         except QueueNotFound:
             alias = Queue.objects.database(handler.using)
             raise QueueNotFound(handler.queue, alias, handler.queue_made_by) from None
-        other = found.get((queue.alias, queue.pk))
-        if other is not None:
+        if other := found.get((queue.alias, queue.pk)):
             raise InvalidArgument(
                 f"queue {queue.name!r} of database {queue.alias!r} has two handlers, "
                 f"{other.handler.label} and {handler.label}: remove one of them, or route to a "

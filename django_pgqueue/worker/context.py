@@ -60,9 +60,8 @@ class Context:
     def cancelled(self) -> bool:
         """Whether the message, or the whole batch, was cancelled during the run.
 
-        The consumer notices when it next extends the lease, within half of the visibility timeout.
-        It cancels an async handler then. A plain handler should check this property and return
-        early. Its return value or error has no effect any more.
+        The consumer notices when it next extends the lease, within half of the visibility timeout,
+        and cancels an async handler. A plain handler should return early: its outcome is ignored.
         """
         return self._running.cancelled
 

@@ -22,10 +22,8 @@ class Counts:
         self.leased = 0
         self.fetched = self.started = 0
         self.completed = self.retried = self.failed = self.cancelled = self.lost = 0
-        #: Messages that a read failed, because their deliveries ran out.
-        self.exhausted = 0
-        #: Messages that a read archived as EXPIRED.
-        self.expired = 0
+        #: Messages that a read failed, because their deliveries ran out, or archived as EXPIRED.
+        self.exhausted = self.expired = 0
         self._lock = threading.Lock()
         #: Whether the process writes its queues' history, and so counts wait and run times.
         self.keeps_history = settings.HISTORY_SECONDS is not None

@@ -92,8 +92,6 @@ def why_gone(
 
     Leaves out messages that this delivery itself settled: after a lost connection the process
     writes outcomes again, some of which are committed already.
-
-    Raises DatabaseError.
     """
     ids = [message.id for message in messages]
     archive = ArchivedMessage.objects.using(subscription.queue.alias)

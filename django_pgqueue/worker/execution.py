@@ -52,10 +52,7 @@ class Execution:
         self._call = subscription.handler.wrapped()
 
     def run(self, messages: list[Message], thread: int | None = None) -> Running | None:
-        """Run a plain handler, and pass its outcomes to the settler. Never raises.
-
-        Returns None if there was no message to run on.
-        """
+        """Run a plain handler and settle its outcomes. Returns None without a run. Never raises."""
         messages = self._sort_out(messages)
         if self._policy is AckPolicy.ACK_FIRST:
             messages = self._ack_first(messages)
@@ -74,8 +71,7 @@ class Execution:
     def run_locked(
         self, message: Message, thread: int | None, limit: Limit
     ) -> list[tuple[Message, Outcome]]:
-        """Run a handler in the transaction that has locked its message. ``limit`` is that
-        transaction's time limit.
+        """Run a handler in the transaction that has locked its message, and has this ``limit``.
 
         Returns the outcomes, for the caller to write in the same transaction. If the handler
         raised, its work is rolled back to a savepoint.
@@ -174,11 +170,10 @@ class Execution:
         return running
 
     def _sort_out(self, messages: list[Message]) -> list[Message]:
-        """Return the messages to run on. Drops those with an ended lease or an invalid body, and
-        those that have expired since they were read.
+        """Return the messages to run on: drop those with an ended lease or an invalid body.
 
-        Leases end when the process is suspended for longer than the visibility timeout. Expired
-        messages are released. The read that finds them again archives them, by the server's clock.
+        Leases end when the process is suspended for longer than the visibility timeout. Messages
+        that have expired are released: the next read archives them, by the server's clock.
         """
         now = time.monotonic()
         expired = [message for message in messages if message.lease_until <= now]

@@ -1,7 +1,6 @@
 """The FIFO groups of which this process has leased messages: one message of each runs at a time.
 
-A read of a head leases its followers too. When a message is settled, the next one becomes the head,
-and needs no read of its own.
+A read leases the followers of a head too, which then need no read of their own.
 """
 
 from __future__ import annotations

@@ -26,9 +26,7 @@ class Refused(Exception):
 class Listener(Loop):
     """LISTENs to one database, and passes the name of each queue with new messages to the fetcher.
 
-    After each new connection it tells the fetcher that any queue may have new messages: without a
-    connection it missed notifications. If LISTEN does not work it announces that and ends; the
-    consumer then polls.
+    If LISTEN does not work it announces that and ends; the consumer then polls.
     """
 
     def __init__(self, alias: str, fetcher: Fetcher, probe: float = _PROBE) -> None:
@@ -62,7 +60,7 @@ class Listener(Loop):
                     raise
                 raise Refused(str(error)) from error
         self._fetcher.set_listening(self._alias, True)
-        self._fetcher.notified(None)
+        self._fetcher.notified(None)  # it may have missed some
         quiet = 0.0
         while not self.stopping.is_set():
             quiet += _PATIENCE
@@ -76,8 +74,7 @@ class Listener(Loop):
 
 
 def can_listen(alias: str) -> bool:
-    """Whether notifications from this database reach a consumer. A pooler in transaction mode drops
-    them.
+    """Whether notifications reach a consumer: a pooler in transaction mode drops them.
 
     Raises psycopg.Error without a connection.
     """
@@ -108,6 +105,5 @@ def _is_shared(alias: str, connection: psycopg.Connection[Any]) -> bool:
 
 
 def _backend(connection: psycopg.Connection[Any]) -> int:
-    for (pid,) in connection.execute("SELECT pg_backend_pid()"):
-        return int(pid)
-    raise psycopg.OperationalError("no answer to a SELECT")
+    [(pid,)] = connection.execute("SELECT pg_backend_pid()")
+    return int(pid)

@@ -96,10 +96,8 @@ class Loop(threading.Thread):
 
 
 def after_failures(number: int) -> float:
-    """Seconds before the next try after ``number`` failures in a row.
-
-    A random factor keeps several processes from trying at the same moments.
-    """
+    """Seconds before the next try after ``number`` failures in a row."""
+    # At random, so that several processes do not try at the same moments.
     return float(min(0.05 * 2 ** min(number, 10), _LONGEST_WAIT) * random.uniform(0.5, 1))
 
 
@@ -117,9 +115,9 @@ def longer(wait: float, longest: float, *, listening: bool = True) -> float:
 
 
 def for_each(items: Iterable[T], act: Callable[[T], object]) -> None:
-    """Call ``act`` for each item, even after an error. Raises the first error at the end.
+    """Call ``act`` for each item: a failure in one queue or database does not stop the others.
 
-    So a failure in one queue or database does not stop the work on the others.
+    Raises the first error at the end.
     """
     errors = []
     for item in items:

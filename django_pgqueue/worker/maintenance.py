@@ -44,10 +44,9 @@ def pause(queue: Queue, least: float) -> float:
 
 
 class _Stopped(BaseException):
-    """Ends a round: the process is stopping, or another process holds the lease.
+    """Ends a round: the process is stopping, or another process holds the lease."""
 
-    A BaseException, so that it does not count as a failure of the queue.
-    """
+    # A BaseException, so that it does not count as a failure of the queue.
 
 
 class Maintenance(Loop):

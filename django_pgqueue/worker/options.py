@@ -7,10 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Options:
-    """The options of one process. Times are in seconds, memory in bytes.
-
-    None means no limit, or the handler's own value.
-    """
+    """A process's options, in seconds and bytes. None: no limit, or the handler's own value."""
 
     workers: int | None = None
     batch: int | None = None

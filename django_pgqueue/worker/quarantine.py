@@ -4,7 +4,7 @@ A delivery that ended neither with an outcome nor with a release most likely end
 After one such delivery a message still runs among others, because nearly all messages of a killed
 process are innocent. After two, or before its last delivery, it is a suspect: the process finishes
 or releases all other messages first. So poison costs any other message at most two redeliveries,
-and never its last delivery, until ``max_deliveries`` ends the poison.
+and never its last delivery.
 """
 
 from __future__ import annotations
@@ -26,12 +26,8 @@ _PAUSE = 0.001
 
 
 def is_suspect(message: Message, max_deliveries: int) -> bool:
-    """Whether two earlier deliveries ended silently, without an outcome or a release.
-
-    Before the last delivery, one is enough. Each outcome adds one to ``attempts``, each release
-    takes one from ``read_ct``. The difference, less the present delivery, is the number of silent
-    ends.
-    """
+    """Whether two earlier deliveries, or one before the last, ended silently."""
+    # Each outcome adds one to attempts, each release takes one from read_ct.
     silent = message.read_ct - message.attempts - 1
     return silent >= _SILENT or (silent >= 1 and message.read_ct >= max_deliveries)
 

@@ -1,7 +1,4 @@
-"""One run of a handler: its stage, and the interrupt after its timeout.
-
-The interrupt hits the handler, and no code before or after it.
-"""
+"""One run of a handler, and the interrupt after its timeout, which hits no code around it."""
 
 from __future__ import annotations
 
@@ -20,10 +17,7 @@ from django_pgqueue.types import Receipt
 
 
 class Stage(Enum):
-    """The stage of a run. Only the run's own thread writes it.
-
-    The stages follow in this order. A transactional run that is tried again returns to CREATED.
-    """
+    """The stage of a run, in this order; a second try returns to CREATED. Its thread writes it."""
 
     CREATED = auto()  # the handler has not started
     RUNNING = auto()  # inside the handler: an interrupt may hit it
@@ -32,10 +26,7 @@ class Stage(Enum):
 
 
 class Clock(Enum):
-    """The state of a run's timeout. Only the lease loop writes it.
-
-    The states follow in this order.
-    """
+    """The state of a run's timeout, in this order. Only the lease loop writes it."""
 
     IN_TIME = auto()
     OVERDUE = auto()  # the interrupt is about to be sent, or an async handler was cancelled
@@ -155,10 +146,7 @@ def guarded(running: Running, call: Callable[..., Any]) -> tuple[Any, BaseExcept
 
 
 def interrupt(running: Running) -> None:
-    """Raise HandlerTimeout in the thread of a run, at its next step in Python.
-
-    Does so only inside the handler, not before its start or after its end.
-    """
+    """Raise HandlerTimeout in the thread of a run, at its next step in Python in the handler."""
     running.clock = Clock.OVERDUE
     if running.stage is Stage.RUNNING:
         _raise_in(running.thread, HandlerTimeout)

@@ -61,10 +61,7 @@ class Settler(Loop):
             self._awake.set()
 
     def keep_order(self, subscription: Subscription, message: Message, outcome: Ending) -> None:
-        """Release a message's followers, if the message will be delivered again.
-
-        They are released before it, because its next delivery would end their leases.
-        """
+        """Release a message's followers before it, if its next delivery would end their leases."""
         if isinstance(outcome, (Nack, Release)):
             for follower in subscription.buffer.groups.take_followers(message):
                 self.pending.append(Settlement(subscription, follower, Release(), ran=False))
@@ -78,10 +75,9 @@ class Settler(Loop):
         return 1.0
 
     def flush(self) -> None:
-        """Write everything that is pending now.
+        """Write everything that is pending now. Outcomes for a database that fails stay pending.
 
-        Raises DatabaseError. Outcomes that could not be written stay pending; those for other
-        databases are written.
+        Raises DatabaseError.
         """
         failed: dict[str, Exception] = {}
         unwritten: list[Settlement] = []

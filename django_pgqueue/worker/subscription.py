@@ -25,10 +25,7 @@ from django_pgqueue.worker.running import Running
 
 
 class Subscription:
-    """One handler's queue. The loops and the workers share it.
-
-    ``awake`` wakes the fetch loop, when the buffer is low.
-    """
+    """One handler's queue. The loops and the workers share it."""
 
     def __init__(
         self,
@@ -81,10 +78,7 @@ class Subscription:
     def lease(
         self, qty: int, *, behind: Sequence[Message] = (), batched: bool = True
     ) -> list[Message]:
-        """Lease up to ``qty`` messages; ``batched`` as for :func:`reading.lease`.
-
-        ``behind``: heads of FIFO groups, just leased. With it, leases only their followers.
-        """
+        """Lease up to ``qty`` messages, or with ``behind`` followers of these heads of groups."""
         act: Callable[..., Deliveries]
         if behind:
             act = partial(grouped.follow, heads=[head.receipt for head in behind])
@@ -134,8 +128,7 @@ class Subscription:
         return seconds
 
     def release(self, messages: Sequence[Message]) -> None:
-        """Release messages that no handler has started on. They are due at once, and their delivery
-        is not counted.
+        """Release messages unstarted: they are due at once, and their delivery is not counted.
 
         After a database error it is unknown whether they were released. So no handler may start on
         them any more, and their leases run out.

@@ -35,10 +35,9 @@ def number() -> int | None:
 
 
 class Supervisor:
-    """Runs this process's command line in several child processes.
+    """Runs this process's command line in several child processes, and restarts those that end.
 
-    A child that dies is restarted: at once after its first crash, later after growing waits. One
-    that ends with success, as at a limit, is restarted too, except with ``--drain``.
+    At once after a first crash, later after growing waits. With ``drain``, a success is the end.
     """
 
     def __init__(self, processes: int, graceful_timeout: float, *, drain: bool = False) -> None:

@@ -105,8 +105,7 @@ class LockedWorker(Loop):
     """Reads, handles and settles each message in one transaction, which locks its row.
 
     No lease can expire, and after a crash the message is readable at once. The price: a transaction
-    as long as the handler, one connection for each worker, no batches, and no count of deliveries
-    that end in a crash.
+    as long as the handler, no batches, and no count of deliveries that end in a crash.
     """
 
     def __init__(
