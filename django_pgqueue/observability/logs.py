@@ -28,7 +28,7 @@ def connect() -> None:
 
 
 class Formatter(logging.Formatter):
-    """Escapes control characters: an error text cannot control a terminal or forge a log line.
+    """Escapes control characters, so that an error text cannot control a terminal or forge a line.
 
     Tracebacks keep their line breaks.
     """
@@ -59,30 +59,16 @@ def messages_completed(sender: str, messages: list[Any], **kwargs: Any) -> None:
 def messages_retried(sender: str, messages: list[Any], outcomes: list[Any], **kwargs: Any) -> None:
     text = "%(message)s failed in attempt %(attempt)s, next try in %(delay).1f s: %(error)s"
     for message, outcome in zip(messages, outcomes, strict=True):
-        _log(
-            WARNING,
-            sender,
-            text,
-            message,
-            attempt=message.attempts + 1,
-            delay=outcome.delay or 0.0,
-            error=outcome.reason,
-            exc_info=outcome.cause,
-        )
+        delay, number = outcome.delay or 0.0, message.attempts + 1
+        fields = {"attempt": number, "delay": delay, "error": outcome.reason}
+        _log(WARNING, sender, text, message, outcome.cause, **fields)
 
 
 def messages_failed(sender: str, messages: list[Any], outcomes: list[Any], **kwargs: Any) -> None:
     text = "%(message)s failed for good after %(deliveries)s deliveries: %(error)s"
     for message, outcome in zip(messages, outcomes, strict=True):
-        _log(
-            ERROR,
-            sender,
-            text,
-            message,
-            deliveries=message.read_ct,
-            error=outcome.reason,
-            exc_info=outcome.__cause__,
-        )
+        fields = {"deliveries": message.read_ct, "error": outcome.reason}
+        _log(ERROR, sender, text, message, outcome.__cause__, **fields)
 
 
 def messages_discarded(sender: str, messages: list[Any], **kwargs: Any) -> None:

@@ -71,11 +71,7 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
     ``until``, ``on_conflict``, ``max_wait``
         how long it holds the key, and what enqueueing another one does then: as for ``send``
 
-    ``group`` and ``unique`` are templates: ``{name}`` stands for an argument of the task::
-
-        @task(retry=Exponential(max_attempts=5), timeout=60, group="customer-{customer_id}")
-        def charge(customer_id, order_id):
-            ...
+    ``group`` and ``unique`` are templates: ``{name}`` stands for an argument of the task.
     """
 
     retry: RetryStrategy | None = None

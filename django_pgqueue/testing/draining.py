@@ -89,21 +89,17 @@ def eager(*, policies: bool = False, using: str | None = None) -> Iterator[None]
     autodiscover()
     alias = Queue.objects.database(using)
     pending: deque[str] = deque()
-    handling = False
 
     def handle(sender: str, **kwargs: Any) -> None:
-        nonlocal handling
         pending.append(sender)
-        if handling:
-            return
-        handling = True
+        if len(pending) > 1:
+            return  # a handler sends it, which the loop below runs
         try:
             while pending:
-                name = pending.popleft()
-                if any(handler.queue.lower() == name.lower() for handler in handlers()):
-                    drain(name, policies=policies, using=alias)
+                if any(handler.queue.lower() == pending[0].lower() for handler in handlers()):
+                    drain(pending[0], policies=policies, using=alias)
+                pending.popleft()
         finally:
-            handling = False
             pending.clear()
 
     signals.messages_sent.connect(handle)
