@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from django.db import close_old_connections, connections
@@ -33,8 +34,6 @@ _POOL_SIZE = 4
 #: How long a connection may be silent inside :func:`limited`.
 _seconds = 30.0
 _limits: set[Limit] = set()
-_checker: threading.Thread | None = None
-_starting = threading.Lock()
 
 
 def configure(seconds: float, name: str) -> None:
@@ -90,8 +89,7 @@ def small_pools(
 ) -> Iterator[tuple[str, int, int, int]]:
     """Yield the pools that are too small for a process with these workers.
 
-    ``workers``: database alias, handler, and number of workers. Yields the alias, the pool's size,
-    the number of worker threads, and the number of connections that the process needs.
+    ``workers``: alias, handler, number of workers. Yields alias, pool's size, threads, need.
     """
     threads: Counter[str] = Counter()
     for alias, handler, count in workers:
@@ -154,14 +152,12 @@ class Limit:
 def limited(*others: Any) -> Iterator[Limit]:
     """Cut this thread's connections, or ``others``, when the block takes too long.
 
-    The block's statement then fails with an ordinary OperationalError. :func:`configure` sets the
-    time.
+    Its statement then fails with an ordinary OperationalError. :func:`configure` sets the time.
     """
     # Django's connections belong to their thread, so they are collected in it.
     limit = Limit(_seconds, others or connections.all(), time.monotonic() + _seconds)
     _limits.add(limit)
-    if _checker is None or not _checker.is_alive():
-        _start_checking()
+    _start_checking()
     try:
         yield limit
     finally:
@@ -177,12 +173,10 @@ def cut(connection: Any) -> None:
             duplicate.shutdown(socket.SHUT_RDWR)
 
 
+@cache
 def _start_checking() -> None:
-    global _checker
-    with _starting:
-        if _checker is None or not _checker.is_alive():
-            _checker = threading.Thread(target=_check, name="pgqueue-limits", daemon=True)
-            _checker.start()
+    """Start the thread that checks the limits. Two would do no harm."""
+    threading.Thread(target=_check, name="pgqueue-limits", daemon=True).start()
 
 
 def _check() -> None:
