@@ -181,25 +181,16 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
         """Return the errors in OPTIONS, for Django's system checks."""
+        setting = f"TASKS[{self.alias!r}]['OPTIONS']"
         known = {field.name for field in fields(Handler)} - set(_DECIDED)
-        unknown = sorted(set(self.handler_options) - known)
-        if unknown:
-            return [
-                Error(
-                    f"TASKS[{self.alias!r}]['OPTIONS'] has no option {unknown[0]!r}.",
-                    hint=f"There are {', '.join(sorted({*known, *_OWN_OPTIONS}))}.",
-                    id="django_pgqueue.E006",
-                )
-            ]
+        if unknown := sorted(set(self.handler_options) - known):
+            text = f"{setting} has no option {unknown[0]!r}."
+            hint = f"There are {', '.join(sorted({*known, *_OWN_OPTIONS}))}."
+            return [Error(text, hint=hint, id="django_pgqueue.E006")]
         try:
             Handler("tasks", lambda message: None, keep_result=True, **self.handler_options)
         except InvalidArgument as error:
-            return [
-                Error(
-                    f"TASKS[{self.alias!r}]['OPTIONS'] cannot be used: {error}",
-                    id="django_pgqueue.E007",
-                )
-            ]
+            return [Error(f"{setting} cannot be used: {error}", id="django_pgqueue.E007")]
         return []
 
 

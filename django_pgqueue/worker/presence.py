@@ -30,14 +30,13 @@ class Presence(Loop):
         self._heartbeat = heartbeat
         self._dead_after = dt.timedelta(seconds=dead_after)
         self._processes: dict[str, Process] = {}
-        self._recorders: dict[str, Recorder] = {}
+        self._recorders = {name: Recorder(name, own) for name, own in self._subscriptions.items()}
         #: Whether the process is stopping. The heartbeat records it in the row.
         self.leaving = False
 
     def register(self) -> None:
         """Insert the rows, before anything is fetched."""
-        for alias, subscriptions in self._subscriptions.items():
-            self._recorders[alias] = Recorder(alias, subscriptions)
+        for alias in self._subscriptions:
             self._register(alias)
 
     def _register(self, alias: str) -> None:

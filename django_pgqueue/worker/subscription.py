@@ -79,11 +79,9 @@ class Subscription:
         self, qty: int, *, behind: Sequence[Message] = (), batched: bool = True
     ) -> list[Message]:
         """Lease up to ``qty`` messages, or with ``behind`` followers of these heads of groups."""
-        act: Callable[..., Deliveries]
+        act: Callable[..., Deliveries] = partial(reading.lease, batched=batched)
         if behind:
             act = partial(grouped.follow, heads=[head.receipt for head in behind])
-        else:
-            act = partial(reading.lease, batched=batched)
         options = {
             "qty": qty,
             "vt": self.vt,
