@@ -165,14 +165,9 @@ def check_database_exists() -> Messages:
 
 @of_database
 def check_made_by_migrations(alias: str) -> Messages:
-    with connections[alias].cursor() as cursor:
-        cursor.execute(
-            "SELECT relkind::text FROM pg_class WHERE oid = to_regclass(%s)",
-            [Message._meta.db_table],
-        )
-        row = cursor.fetchone()
+    kind = inspection.kind_of_table(connections[alias])
     switched_off = django_settings.MIGRATION_MODULES.get(APP, "") is None
-    if row != ("p",) and (row is not None or switched_off):
+    if kind != "p" and (kind is not None or switched_off):
         yield Error(
             f"The queues' tables in database {alias!r} were not made by their migrations.",
             hint=f"They are partitioned, which only migrations can do: take {APP!r} out of "

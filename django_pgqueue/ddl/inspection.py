@@ -18,7 +18,7 @@ from django_pgqueue.ddl import run_sql
 from django_pgqueue.ddl.names import MESSAGE, PARENTS, own_table
 from django_pgqueue.ddl.triggers import SEND_TRIGGER, send_trigger
 
-__all__ = ["Damage", "damage"]
+__all__ = ["Damage", "damage", "kind_of_table"]
 
 _FUNCTION = re.compile(r"CREATE FUNCTION [\w\"]+\.(\w+)\(.*?AS \$\$(.*?)\$\$;", re.DOTALL)
 _TRIGGER = re.compile(r"CREATE TRIGGER (\w+)\s.*?\sON (?:[\w\"]+\.)?(\w+).*?;", re.DOTALL)
@@ -35,6 +35,14 @@ class Damage:
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name} {self.wrong}"
+
+
+def kind_of_table(connection: Any) -> str | None:
+    """Return ``p`` if the message table is partitioned, ``r`` if it is plain, None if missing."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT relkind::text FROM pg_class WHERE oid = to_regclass(%s)", [MESSAGE])
+        row = cursor.fetchone()
+    return None if row is None else str(row[0])
 
 
 def damage(connection: Any) -> list[Damage]:

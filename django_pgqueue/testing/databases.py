@@ -12,7 +12,8 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
 from django.test import override_settings
 
-from django_pgqueue.models import Message, Queue
+from django_pgqueue.ddl.inspection import kind_of_table
+from django_pgqueue.models import Queue
 from django_pgqueue.operations import operations_in
 
 
@@ -25,7 +26,7 @@ def make_tables(using: str | None = None) -> None:
     runner, call it in ``setup_databases``.
     """
     alias = Queue.objects.database(using)
-    if _kind_of_table(alias) == "p":
+    if kind_of_table(connections[alias]) == "p":
         return
     models = [m for m in apps.get_app_config("django_pgqueue").get_models() if m._meta.managed]
     tables = ", ".join(connections[alias].ops.quote_name(m._meta.db_table) for m in models)
@@ -67,20 +68,9 @@ def replace_plain_tables() -> None:
             connection.vendor == "postgresql"
             # Skip databases that no test uses: their connections still go to the real database.
             and connection.settings_dict["NAME"] == creation._get_test_db_name()
-            and _kind_of_table(connection.alias) == "r"
+            and kind_of_table(connection) == "r"
         ):
             make_tables(connection.alias)
-
-
-def _kind_of_table(alias: str) -> str | None:
-    """Return ``p`` if the message table is partitioned, ``r`` if it is plain, None if missing."""
-    with connections[alias].cursor() as cursor:
-        cursor.execute(
-            "SELECT relkind::text FROM pg_class WHERE oid = to_regclass(%s)",
-            [Message._meta.db_table],
-        )
-        row = cursor.fetchone()
-    return None if row is None else str(row[0])
 
 
 def _migration_modules() -> dict[str, str]:
