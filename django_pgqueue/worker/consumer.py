@@ -27,7 +27,6 @@ from django_pgqueue.worker.loop import Loop, for_each
 from django_pgqueue.worker.maintenance import Maintenance
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.presence import Presence
-from django_pgqueue.worker.quarantine import Quarantine
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
 from django_pgqueue.worker.supervisor import is_orphaned
@@ -64,9 +63,8 @@ class Consumer:
         self.presence = Presence(
             self.subscriptions, heartbeat=options.heartbeat, dead_after=options.dead_after
         )
-        self._quarantine = Quarantine(self.subscriptions, self.settler)
         allowance = None if options.max_messages is None else self._allowance
-        self.fetcher = Fetcher(self.subscriptions, self._quarantine, allowance=allowance, awake=low)
+        self.fetcher = Fetcher(self.subscriptions, self.settler, allowance=allowance, awake=low)
         self._leases = LeaseKeeper(self._executions, self._replace_worker)
         aliases = {s.queue.alias for s in self.subscriptions}
         self.maintenance = Maintenance(aliases)
@@ -224,7 +222,6 @@ class Consumer:
         signals.consumer_stopping.send_robust(self, consumer=self, reason=self.reason)
         deadline = time.monotonic() + self.options.graceful_timeout
         self.presence.leaving = True
-        self._quarantine.stopping = True
         self.fetcher.stop()
         self.maintenance.stop()
         for listener in self._listeners:

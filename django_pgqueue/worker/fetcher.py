@@ -16,10 +16,16 @@ from django_pgqueue.models import Message
 from django_pgqueue.models.bound import bound_to
 from django_pgqueue.worker.buffer import FetchPlan
 from django_pgqueue.worker.loop import NOW, Loop, after_failures, longer
-from django_pgqueue.worker.quarantine import Quarantine, is_suspect
+from django_pgqueue.worker.quarantine import is_suspect
+from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
 
 _WAIT_FOR_QUEUE = 1.0
+#: The longest wait for running handlers before a suspect starts, in seconds.
+_PATIENCE = 5.0
+#: How long a suspect runs alone before other messages are fetched again, in seconds.
+_PROBATION = 2.0
+_PAUSE = 0.001
 
 
 class Fetcher(Loop):
@@ -28,7 +34,7 @@ class Fetcher(Loop):
     def __init__(
         self,
         subscriptions: list[Subscription],
-        quarantine: Quarantine,
+        settler: Settler,
         *,
         allowance: Callable[[], int] | None = None,
         awake: threading.Event | None = None,
@@ -40,7 +46,7 @@ class Fetcher(Loop):
         self._all = tuple(subscriptions)
         self._subscriptions = tuple(s for s in subscriptions if not s.handler.locked)
         self._ticks = 0
-        self._quarantine = quarantine
+        self._settler = settler
         self._allowance = allowance
         #: The databases from which no notifications come: their queues are read more often.
         self._silent = {s.queue.alias for s in subscriptions}
@@ -126,11 +132,43 @@ class Fetcher(Loop):
                 subscription.counts.add(fetched=count, lost=lost)
             if suspect is not None:
                 messages.remove(suspect)
-                self._quarantine.isolate(subscription, suspect, messages)
+                self._isolate(subscription, suspect, messages)
             plan.suspicious = suspect is not None
         finally:
             plan.fetching = False
         self._plan(subscription, wanted, got)
+
+    def _isolate(
+        self, subscription: Subscription, suspect: Message, others: list[Message]
+    ) -> None:
+        """Run one message alone. Releases ``others``, which the same fetch has leased."""
+        held = False
+        try:
+            subscription.release(others)
+            for each in self._all:
+                each.release(each.buffer.take_all())
+            self._wait(_PATIENCE, lambda: not any(each.running for each in self._all))
+            self._settler.flush()
+            # The wait may have used up the lease.
+            held = not subscription.extend([suspect], subscription.vt)
+        finally:
+            if not held:  # its lease is lost, or runs out
+                subscription.counts.add(fetched=-1)
+        if not held:
+            return
+        if self.stopping.is_set():
+            subscription.release([suspect])
+            return
+        before = subscription.counts.started
+        subscription.counts.add(lost=subscription.buffer.put([suspect]))
+        self._wait(_PATIENCE, lambda: subscription.counts.started > before)
+        self._wait(_PROBATION, lambda: not subscription.running)
+        self._settler.flush()
+
+    def _wait(self, seconds: float, until: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + seconds
+        while not until() and not self.stopping.is_set() and time.monotonic() < deadline:
+            time.sleep(_PAUSE)
 
     @staticmethod
     def _follow(subscription: Subscription, heads: list[Message], most: int) -> list[Message]:

@@ -18,7 +18,6 @@ from django_pgqueue.worker.fetcher import Fetcher
 from django_pgqueue.worker.leases import LeaseKeeper
 from django_pgqueue.worker.maintenance import Maintenance
 from django_pgqueue.worker.presence import Presence
-from django_pgqueue.worker.quarantine import Quarantine
 from django_pgqueue.worker.running import Running
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
@@ -112,7 +111,7 @@ def test_heartbeats_go_where_they_can(both, down):
 def test_messages_are_fetched_where_they_can_be(both, down, events):
     fetcher = Fetcher(
         list(reversed(both)),  # starts with the second database
-        Quarantine(both, Settler(0)),
+        Settler(0),
     )
     down(reading, "lease")
 

@@ -19,7 +19,6 @@ from django_pgqueue.worker import Consumer as Worker
 from django_pgqueue.worker import Options
 from django_pgqueue.worker.buffer import FetchPlan
 from django_pgqueue.worker.fetcher import Fetcher
-from django_pgqueue.worker.quarantine import Quarantine
 from django_pgqueue.worker.running import Running
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
@@ -78,8 +77,7 @@ def test_a_notification_wakes_long_before_the_next_poll(committed_orders, consum
 def a_fetcher(allowance: Callable[[], int] | None = None) -> tuple[Fetcher, Subscription]:
     """A fetcher for one worker with a long polling interval, without the other loops."""
     subscription = subscribed(max_workers=1, max_fetch_interval=30)
-    quarantine = Quarantine([subscription], Settler(0))
-    return Fetcher([subscription], quarantine, allowance=allowance), subscription
+    return Fetcher([subscription], Settler(0), allowance=allowance), subscription
 
 
 def test_a_message_taken_while_the_fetcher_finds_the_buffer_full_lets_it_fetch(orders):
