@@ -64,14 +64,15 @@ class Declaration:
             )
         values = {**self.values, "time_zone": self.values["time_zone"] or settings.TIME_ZONE}
         if _is_task(self.target):
-            message_of = getattr(self.target.get_backend(), "message_of", None)
-            if message_of is None:
+            task, backend = self.target, self.target.get_backend()
+            if not hasattr(backend, "message_of"):
                 return False  # a backend without queues, as in tests
-            message = message_of(self.target, list(self.args), dict(self.kwargs))
-            queue, using = message.queue, message.using
-            values |= {"body": message.body, "priority": message.priority}
-            values |= {"unique_key": message.unique or "", "until": message.until or ""}
-            values["expires"] = values["expires"] or arguments.span(message.expires, "expires")
+            body, unique = backend.message_of(task, list(self.args), dict(self.kwargs))
+            queue, using = task.queue_name, backend.database
+            until, expires = getattr(task, "until", None), getattr(task, "expires", None)
+            values |= {"body": body, "priority": task.priority}
+            values |= {"unique_key": unique or "", "until": until or ""}
+            values["expires"] = values["expires"] or arguments.span(expires, "expires")
         else:
             handler = handler_of(self.target)
             queue, using = handler.queue, handler.using

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.core.checks import CheckMessage, Error
 from django.db import DEFAULT_DB_ALIAS, ProgrammingError
@@ -26,23 +25,11 @@ from django_pgqueue.tasks.framework import (
     task_enqueued,
 )
 from django_pgqueue.tasks.results import body_of, load, new_result
-from django_pgqueue.types import Until, was_skipped
+from django_pgqueue.types import was_skipped
 
 _OWN_OPTIONS = ("async_queues", "consume", "database")
 #: Options of ``@consumer`` that a backend's OPTIONS cannot set.
 _DECIDED = ("batch", "batch_size", "call", "function", "keep_result", "queue", "using")
-
-
-class TaskMessage(NamedTuple):
-    """A message that runs a task, with its queue and database."""
-
-    queue: str
-    using: str | None
-    body: dict[str, Any]
-    priority: int
-    expires: float | dt.timedelta | None
-    unique: str | None
-    until: Until | None
 
 
 class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
@@ -95,19 +82,13 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         """The OPTIONS that are passed to the handlers."""
         return {name: v for name, v in self.options.items() if name not in _OWN_OPTIONS}
 
-    def message_of(self, task: Task[..., Any], args: Any, kwargs: Any) -> TaskMessage:
-        """Return the message that runs a task. Schedules send it."""
+    def message_of(
+        self, task: Task[..., Any], args: Any, kwargs: Any
+    ) -> tuple[dict[str, Any], str | None]:
+        """Return the body and the unique key of the message that runs a task. Schedules send it."""
         self.validate_task(task)
         args, kwargs = _plain(args, kwargs)
-        return TaskMessage(
-            task.queue_name,
-            self.options.get("database"),
-            body_of(task, args, kwargs),
-            task.priority,
-            getattr(task, "expires", None),
-            _key(task, "unique", args, kwargs),
-            getattr(task, "until", None),
-        )
+        return body_of(task, args, kwargs), _key(task, "unique", args, kwargs)
 
     def enqueue(  # type: ignore[override]
         self, task: Task[..., Any], args: Any, kwargs: dict[str, Any]
