@@ -147,9 +147,20 @@ def pool_too_small(sender: str, size: int, workers: int, wanted: int, **kwargs: 
     _log(WARNING, None, text, database=sender, size=size, workers=workers, wanted=wanted)
 
 
+#: Pairs (queue, lakes) whose warning was logged. It is logged once, not in every round.
+_warned: set[tuple[str, tuple[str, ...]]] = set()
+
+
 def queue_maintained(sender: str, maintained: Any, **kwargs: Any) -> None:
-    if maintained.foreign_lakes:
-        _warn_of_foreign_lakes(sender, maintained.foreign_lakes)
+    lakes = maintained.foreign_lakes
+    if lakes and (sender, lakes) not in _warned:
+        _warned.add((sender, lakes))
+        text = (
+            "retention removes nothing, because it waits for %(lakes)s, which was exported from "
+            "another server. Export to a new lake with --hold-retention, then unset "
+            '"holds retention" of the old one in the admin'
+        )
+        _log(WARNING, sender, text, lakes=", ".join(lakes))
     did = maintained.removed or maintained.partitions_made or maintained.partitions_dropped
     stay = maintained.stay_in_default
     kept = "; the messages of %(stay_in_default)s stay in the default partition" if stay else ""
@@ -161,22 +172,6 @@ def queue_maintained(sender: str, maintained: Any, **kwargs: Any) -> None:
         removed=maintained.removed,
         **maintained.as_dict(),
     )
-
-
-#: Pairs (queue, lakes) whose warning was logged. It is logged once, not in every round.
-_warned: set[tuple[str, tuple[str, ...]]] = set()
-
-
-def _warn_of_foreign_lakes(queue: str, lakes: tuple[str, ...]) -> None:
-    if (queue, lakes) in _warned:
-        return
-    _warned.add((queue, lakes))
-    text = (
-        "retention removes nothing, because it waits for %(lakes)s, which was exported from "
-        'another server. Export to a new lake with --hold-retention, then unset "holds retention" '
-        "of the old one in the admin"
-    )
-    _log(WARNING, queue, text, lakes=", ".join(lakes))
 
 
 def maintenance_failed(sender: str, error: Exception, **kwargs: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from django.dispatch import Signal
@@ -74,14 +74,11 @@ def page() -> tuple[str, bytes]:
 def connect() -> None:
     """Connect the signal receivers, and serve the counters as ``/metrics`` on the health port."""
     pages["/metrics"] = page
-    receivers: dict[Signal, Callable[..., None]] = {
-        **dict.fromkeys(message_counters, _count),
-        signals.message_finished: _finished,
-        signals.database_failed: _database_failed,
-        signals.consumer_started: _started,
-    }
-    for signal, receiver in receivers.items():
-        signal.connect(receiver, dispatch_uid=f"pgqueue-prometheus-{receiver.__name__}")
+    for signal in message_counters:
+        signal.connect(_count, dispatch_uid="pgqueue-prometheus")
+    signals.message_finished.connect(_finished, dispatch_uid="pgqueue-prometheus")
+    signals.database_failed.connect(_database_failed, dispatch_uid="pgqueue-prometheus")
+    signals.consumer_started.connect(_started, dispatch_uid="pgqueue-prometheus")
 
 
 def _count(

@@ -19,7 +19,6 @@ from django_pgqueue import __version__, signals
 
 __all__ = ["connect"]
 
-_SYSTEM = "django_pgqueue"
 _SPAN = "_pgqueue_span"
 _propagator = TraceContextTextMapPropagator()
 
@@ -29,12 +28,9 @@ _current: ContextVar[tuple[Any, Any] | None] = ContextVar("pgqueue_span", defaul
 
 def connect() -> None:
     """Connect the receivers for sends and handler runs."""
-    for signal, listener in (
-        (signals.messages_sending, _sending),
-        (signals.message_started, _started),
-        (signals.message_finished, _finished),
-    ):
-        signal.connect(listener, dispatch_uid=f"pgqueue-tracing-{listener.__name__}")
+    signals.messages_sending.connect(_sending, dispatch_uid="pgqueue-tracing")
+    signals.message_started.connect(_started, dispatch_uid="pgqueue-tracing")
+    signals.message_finished.connect(_finished, dispatch_uid="pgqueue-tracing")
 
 
 def _tracer() -> trace.Tracer:
@@ -103,7 +99,7 @@ def _origin(message: Any) -> Context:
 
 def _attributes(queue: str, operation: str) -> dict[str, Any]:
     return {
-        "messaging.system": _SYSTEM,
+        "messaging.system": "django_pgqueue",
         "messaging.destination.name": queue,
         "messaging.operation.name": operation,
         "messaging.operation.type": operation,

@@ -32,10 +32,6 @@ def exported(
     monkeypatch.setattr(spans, "_tracer", lambda: provider.get_tracer("test"))
     apps.TracingConfig.create("django_pgqueue.tracing").ready()
     yield exporter
-    for signal, listener in (
-        (signals.messages_sending, spans._sending),
-        (signals.message_started, spans._started),
-        (signals.message_finished, spans._finished),
-    ):
-        disconnected: Any = signal.disconnect(dispatch_uid=f"pgqueue-tracing-{listener.__name__}")
+    for signal in (signals.messages_sending, signals.message_started, signals.message_finished):
+        disconnected: Any = signal.disconnect(dispatch_uid="pgqueue-tracing")
         assert disconnected
