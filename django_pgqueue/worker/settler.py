@@ -34,10 +34,6 @@ class Settlement:
     ran: bool
 
 
-#: Settlements by kind. One statement writes all settlements of a kind.
-Together = dict[tuple[Subscription, bool, type[Ending]], list[Settlement]]
-
-
 class Settler(Loop):
     """Takes outcomes from any thread and writes them. After a failed write, it tries again."""
 
@@ -83,7 +79,13 @@ class Settler(Loop):
         unwritten: list[Settlement] = []
         with self._one_at_a_time:
             while self.pending:
-                for (subscription, ran, _kind), settlements in self._gather().items():
+                # One statement writes all of a kind, and is repeated for its kind alone.
+                together: dict[Any, list[Settlement]] = {}
+                for _ in range(min(len(self.pending), _MOST)):
+                    each = self.pending.popleft()
+                    kind = each.subscription, each.ran, type(each.outcome)
+                    together.setdefault(kind, []).append(each)
+                for (subscription, ran, _), settlements in together.items():
                     alias = subscription.queue.alias
                     if alias not in failed:
                         try:
@@ -95,15 +97,6 @@ class Settler(Loop):
             self.pending.extendleft(reversed(unwritten))
         for raised in failed.values():
             raise raised
-
-    def _gather(self) -> Together:
-        """Take the next outcomes, by kind: a failed statement is repeated for its kind alone."""
-        together: Together = {}
-        for _ in range(min(len(self.pending), _MOST)):
-            settlement = self.pending.popleft()
-            key = settlement.subscription, settlement.ran, type(settlement.outcome)
-            together.setdefault(key, []).append(settlement)
-        return together
 
     def _write(self, subscription: Subscription, settlements: list[Settlement], ran: bool) -> None:
         """Write settlements of one kind, and announce them."""
