@@ -60,9 +60,7 @@ class Consumer:
         self.aborting = False
         self.settler = Settler(options.flush_interval)
         self._executions = {s: Execution(s, self.settler) for s in self.subscriptions}
-        self.presence = Presence(
-            self.subscriptions, heartbeat=options.heartbeat, dead_after=options.dead_after
-        )
+        self.presence = Presence(self.subscriptions, options)
         allowance = None if options.max_messages is None else self._allowance
         self.fetcher = Fetcher(self.subscriptions, self.settler, allowance=allowance, awake=low)
         self._leases = LeaseKeeper(self._executions, self._replace_worker)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import TypeVar
 
-from django.db import DatabaseError, InterfaceError, connections
+from django.db import Error, connections
 
 from django_pgqueue import signals
 from django_pgqueue.wake import THROTTLE
@@ -75,24 +75,19 @@ class Loop(threading.Thread):
                     self._failures, self.last_success = 0, time.monotonic()
                 except Exception as error:
                     # A consumer whose loop has ended would look alive and do nothing.
-                    wait = self._after(error)
+                    self._failures += 1
+                    wait = after_failures(self._failures)
+                    signals.database_failed.send_robust(
+                        self.name, operation=self.operation, error=error, wait=wait
+                    )
+                    if isinstance(error, Error):
+                        connections.close_all()
                 if self._pooled:
                     return_pooled()
                 self._woken = self._awake.wait(wait)
                 self._awake.clear()
         finally:
             connections.close_all()
-
-    def _after(self, error: Exception) -> float:
-        """Announce an error. Returns the seconds until the next try."""
-        self._failures += 1
-        wait = after_failures(self._failures)
-        signals.database_failed.send_robust(
-            self.name, operation=self.operation, error=error, wait=wait
-        )
-        if isinstance(error, (DatabaseError, InterfaceError)):
-            connections.close_all()
-        return wait
 
 
 def after_failures(number: int) -> float:

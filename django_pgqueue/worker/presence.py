@@ -11,6 +11,7 @@ from django_pgqueue import __version__, signals
 from django_pgqueue.history.note import Recorder
 from django_pgqueue.models import Process
 from django_pgqueue.worker.loop import Loop, for_each
+from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.subscription import Subscription
 
 #: Maximum messages per queue that ``working_on`` names.
@@ -20,15 +21,13 @@ _NAMED = 20
 class Presence(Loop):
     """Keeps a row of :class:`Process` for this process in each database."""
 
-    def __init__(
-        self, subscriptions: list[Subscription], *, heartbeat: float, dead_after: float
-    ) -> None:
+    def __init__(self, subscriptions: list[Subscription], options: Options) -> None:
         super().__init__("presence", limited=True)
         self._subscriptions: dict[str, list[Subscription]] = {}
         for subscription in subscriptions:
             self._subscriptions.setdefault(subscription.queue.alias, []).append(subscription)
-        self._heartbeat = heartbeat
-        self._dead_after = dt.timedelta(seconds=dead_after)
+        self._heartbeat = options.heartbeat
+        self._dead_after = dt.timedelta(seconds=options.dead_after)
         self._processes: dict[str, Process] = {}
         self._recorders = {name: Recorder(name, own) for name, own in self._subscriptions.items()}
         #: Whether the process is stopping. The heartbeat records it in the row.

@@ -95,7 +95,7 @@ def test_leases_are_extended_where_they_can_be(both, down):
 
 
 def test_heartbeats_go_where_they_can(both, down):
-    presence = Presence(both, heartbeat=1, dead_after=60)
+    presence = Presence(both, Options(heartbeat=1, dead_after=60))
     presence.register()
     presence._processes = dict(sorted(presence._processes.items(), reverse=True))
     presence.leaving = True
