@@ -77,11 +77,6 @@ class Running:
     _ending: threading.Lock = field(default_factory=threading.Lock)
 
     @property
-    def failed(self) -> bool:
-        """Whether the handler raised, or could not be run."""
-        return self.result.error is not None
-
-    @property
     def unsettled(self) -> list[Message]:
         """The messages that the handler has not settled itself."""
         settled = self.explicit if self.on_explicit is not None else {}

@@ -103,13 +103,10 @@ class _Slot:
         if self.done or self.alive or time.monotonic() < self._not_before:
             return
         if self._child is not None:
-            code = self._child.returncode
-            if code == 0 and self._drain:
-                self.done = True
-                return
-            self._plan_restart(code)
-            if time.monotonic() < self._not_before:
-                return
+            self.done = self._drain and self._child.returncode == 0
+            if not self.done:
+                self._plan_restart(self._child)
+            return
         self._child = subprocess.Popen(
             [sys.executable, *sys.orig_argv[1:]],
             env={
@@ -121,9 +118,9 @@ class _Slot:
         )
         self._started = time.monotonic()
 
-    def _plan_restart(self, code: int) -> None:
+    def _plan_restart(self, child: subprocess.Popen[bytes]) -> None:
         lived = time.monotonic() - self._started
-        pid = self._child.pid if self._child is not None else 0
+        pid, code = child.pid, child.returncode
         self._child = None
         if code == 0 or lived > _HEALTHY:
             self._deaths = 0

@@ -88,7 +88,8 @@ class Worker(threading.Thread):
             # The interrupt may have hit the middle of a query.
             connections.close_all()
         now = time.monotonic()
-        if running is None or running.failed or now - self._housekept > _HOUSEKEEPING:
+        ended_well = running is not None and running.result.error is None
+        if not ended_well or now - self._housekept > _HOUSEKEEPING:
             self._housekept = now
             close_old()
 
@@ -198,7 +199,7 @@ class AsyncWorkers(Worker):
             # The handler runs in its own task, so that a timeout does not cancel this worker.
             run = asyncio.create_task(self._execution.arun(messages))
             await asyncio.wait([run])
-            if (running := run.result()) is not None and running.failed:
+            if (running := run.result()) is not None and running.result.error is not None:
                 # The run's connection may be broken, so the next run gets a new one. After a
                 # timeout the thread that runs async code's queries may be waiting for an answer
                 # that never comes.
