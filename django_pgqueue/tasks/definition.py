@@ -104,11 +104,8 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
 
     @property
     def claims(self) -> dict[str, Any]:
-        """The options of a send that belong to ``unique``, if one is set."""
-        options = {"until": self.until, "max_wait": self.max_wait}
-        if self.unique is None and self.on_conflict == "skip" and not any(options.values()):
-            return {}
-        return {**options, "on_conflict": self.on_conflict}
+        """The options of a send that belong to ``unique``."""
+        return {"until": self.until, "on_conflict": self.on_conflict, "max_wait": self.max_wait}
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[TaskResult[P, R]]:
         """Enqueue one run of the task for each item of ``calls``, in one statement or COPY.
@@ -242,7 +239,8 @@ class Options:
             for name in ("timeout", "expires"):
                 if (length := getattr(task, name)) is not None:
                     arguments.duration(length, name, least=arguments.POSITIVE)
-            if task.claims:
+            given = (task.unique, task.until, task.max_wait)
+            if given != (None, None, None) or task.on_conflict != "skip":
                 # Only a run has a delay, which `using(run_after=...)` gives.
                 claim(None, task.unique, task.until, task.on_conflict, True, task.max_wait)
         except InvalidArgument as error:
