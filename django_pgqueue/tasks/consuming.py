@@ -108,19 +108,11 @@ def register() -> None:
         _discover()
     for backend in backends:
         asynchronous = set(backend.options.get("async_queues", ()))
+        options = {"retry": NoRetry(), **backend.handler_options, "backend": backend.alias}
+        options |= {"using": backend.options.get("database"), "keep_result": True}
         for name in backend.consumed:
             runner = _async_runner if name in asynchronous else _runner
-            options = {"retry": NoRetry(), **backend.handler_options}
-            handlers.register(
-                TaskHandler(
-                    name,
-                    runner(backend.alias),
-                    using=backend.options.get("database"),
-                    keep_result=True,
-                    backend=backend.alias,
-                    **options,
-                )
-            )
+            handlers.register(TaskHandler(name, runner(backend.alias), **options))
 
 
 def _discover() -> None:

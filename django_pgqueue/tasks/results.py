@@ -108,10 +108,7 @@ def task_errors(attempts: Sequence[Attempt]) -> list[TaskError]:
 
 
 def worker_ids(attempts: Sequence[Attempt], failed: int, last: str | None = None) -> list[str]:
-    """Return the worker ids of ``failed`` failed runs, followed by ``last`` if given.
-
-    A run that is not stored has the id UNKNOWN.
-    """
+    """Return the worker ids of ``failed`` failed runs, and ``last``; UNKNOWN if none is stored."""
     known = {each.attempt: str(each.process_id or UNKNOWN) for each in attempts}
     ids = [known.get(number, UNKNOWN) for number in range(1, failed + 1)]
     return ids if last is None else [*ids, last]
@@ -151,10 +148,7 @@ def load(
 
 
 def _find(message_id: int, names: Iterable[str], using: str) -> Message | None:
-    """Find a message in the named queues and their dead-letter queues, then in all queues.
-
-    The search in all queues is slow: it looks into every queue's partition.
-    """
+    """Find a message in the named queues and their dead-letter queues, then, slowly, in all."""
     queues: set[int] = set()
     for name in names:
         with suppress(QueueNotFound):

@@ -137,8 +137,7 @@ def _contents(alias: str, name: str) -> str:
     shown = list(live.order_by("pk")[: _SHOWN + 1])
     if not shown:
         return "It is empty."
-    of_queue = Message.objects.using(alias).filter(queue=found)
-    bodies = of_queue.in_bulk([row.pk for row in shown[:_SHOWN]])
+    bodies = Message.objects.using(alias).filter(queue=found).in_bulk([row.pk for row in shown])
     lines = [
         f"  {row.pk} {row.state} priority={row.priority} group={row.group_key!r} "
         f"body={bodies[row.pk].body!r} headers={bodies[row.pk].headers!r}"

@@ -1,8 +1,4 @@
-"""Test helpers that handle messages without a consumer process.
-
-Many tests do not need them: ``Message.objects.create_queue("orders")`` makes a queue, which the
-test's rollback removes, and a handler is a plain function that takes a message.
-"""
+"""Test helpers that handle messages without a consumer process."""
 
 from __future__ import annotations
 

@@ -138,9 +138,7 @@ class Fetcher(Loop):
             plan.fetching = False
         self._plan(subscription, wanted, got)
 
-    def _isolate(
-        self, subscription: Subscription, suspect: Message, others: list[Message]
-    ) -> None:
+    def _isolate(self, subscription: Subscription, suspect: Message, others: list[Message]) -> None:
         """Run one message alone. Releases ``others``, which the same fetch has leased."""
         held = False
         try:

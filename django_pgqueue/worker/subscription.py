@@ -51,14 +51,10 @@ class Subscription:
         #: buffered message would hold a slot, and start later than the rate says.
         self.is_limited = False
         capacity = max(int(self.fetch_batch_size * handler.overfetch_factor), handler.run_size)
-        most = handler.batch_size if handler.batch else 10
+        target = min(capacity, self.workers * (handler.batch_size if handler.batch else 10))
+        plan = FetchPlan(awake or threading.Event())
         buffer = AsyncBuffer if handler.is_async else Buffer
-        self.buffer: Buffer = buffer(
-            capacity,
-            min(capacity, self.workers * most),
-            self.workers,
-            FetchPlan(awake or threading.Event()),
-        )
+        self.buffer: Buffer = buffer(capacity, target, self.workers, plan)
         self.running: dict[int, Running] = {}
         self.counts = Counts()
 

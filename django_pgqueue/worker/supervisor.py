@@ -107,15 +107,10 @@ class _Slot:
             if not self.done:
                 self._plan_restart(self._child)
             return
-        self._child = subprocess.Popen(
-            [sys.executable, *sys.orig_argv[1:]],
-            env={
-                **os.environ,
-                PARENT_VARIABLE: str(os.getpid()),
-                NUMBER_VARIABLE: str(self._number),
-            },
-            start_new_session=True,
-        )
+        command = [sys.executable, *sys.orig_argv[1:]]
+        own = {PARENT_VARIABLE: str(os.getpid()), NUMBER_VARIABLE: str(self._number)}
+        env = {**os.environ, **own}
+        self._child = subprocess.Popen(command, env=env, start_new_session=True)
         self._started = time.monotonic()
 
     def _plan_restart(self, child: subprocess.Popen[bytes]) -> None:
