@@ -68,8 +68,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
     @property
     def consumed(self) -> list[str]:
         """The queues whose tasks ``runconsumer`` runs."""
-        names = self.options.get("consume") or self.queues or [DEFAULT_TASK_QUEUE_NAME]
-        return sorted(names)
+        return sorted(self.options.get("consume") or self.queues or [DEFAULT_TASK_QUEUE_NAME])
 
     @property
     def command_for_queues(self) -> str:

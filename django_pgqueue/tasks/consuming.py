@@ -92,7 +92,7 @@ class TaskHandler(Handler):
 
     def _task(self, message: Message) -> Task[..., Any] | None:
         try:
-            return _task(message, self.backend)
+            return task_of(message.body, message.queue_name, message.priority, self.backend)
         except Exception:
             # The handler's run raises this error again.
             return None
@@ -190,7 +190,7 @@ def _start(
             f"message {message.pk} is no task: its body must have task, args and kwargs. Only a "
             f"task backend sends to {message.queue_name!r}; use another queue for messages"
         )
-    task = _task(message, alias)
+    task = task_of(message.body, message.queue_name, message.priority, alias)
     attempts: Sequence[Attempt] = ()
     if message.attempts:
         attempts = Attempt.objects.of(message.pk, using=message.queue.alias)
@@ -218,10 +218,6 @@ def _returned(result: TaskResult[..., Any], value: Any) -> dict[str, Any]:
     plain = normalize_json(value)
     set_return_value(result, plain)
     return {"return_value": plain, "worker_id": result.worker_ids[-1]}
-
-
-def _task(message: Message, alias: str) -> Task[..., Any]:
-    return task_of(message.body, message.queue_name, message.priority, alias)
 
 
 def _succeeded(messages: Sequence[Message], **kwargs: Any) -> None:

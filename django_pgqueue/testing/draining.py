@@ -44,15 +44,13 @@ def drain(
     retry strategy decide, as in a consumer: planned retries run in the order of their times,
     without waiting, and messages that fail for good go to the dead-letter queue or the archive.
 
-    Raises AssertionError after ``limit`` messages: a handler that always sends another message, or
-    is always retried, would never end.
-
     >>> queue("orders").send({"order": 7})
     1
     >>> [message.body for message in drain("orders", charge)]
     [{'order': 7}]
 
-    Raises QueueNotFound, and InvalidArgument when the queue has no ``@consumer``.
+    Raises QueueNotFound, InvalidArgument when the queue has no ``@consumer``, and AssertionError
+    after ``limit`` messages: some handlers would go on for ever.
     """
     handler = _handler(queue, function)
     found = Queue.objects.resolve(queue, using or handler.using)

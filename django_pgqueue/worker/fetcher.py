@@ -39,8 +39,7 @@ class Fetcher(Loop):
         allowance: Callable[[], int] | None = None,
         awake: threading.Event | None = None,
     ) -> None:
-        """``allowance``: returns how many more messages the process may fetch. ``awake``: wakes the
-        loop; the subscriptions' buffers set it too."""
+        """``allowance``: how many more messages may be fetched. ``awake``: set by buffers too."""
         super().__init__("fetch", limited=True, awake=awake)
         # Tuples, because other threads iterate over them.
         self._all = tuple(subscriptions)

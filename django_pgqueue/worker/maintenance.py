@@ -44,9 +44,7 @@ def pause(queue: Queue, least: float) -> float:
 
 
 class _Stopped(BaseException):
-    """Ends a round: the process is stopping, or another process holds the lease."""
-
-    # A BaseException, so that it does not count as a failure of the queue.
+    """Ends a round without a failure: the process stops, or another one holds the lease."""
 
 
 class Maintenance(Loop):

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import datetime as dt
 
-from django.db import connections
-
 from django_pgqueue import __version__, signals
 from django_pgqueue.history.note import Recorder
 from django_pgqueue.models import Process
@@ -74,7 +72,6 @@ class Presence(Loop):
     def leave(self) -> None:
         """Delete the rows, once this process holds no message."""
         for_each(self._processes, self._leave)
-        connections.close_all()
 
     def _leave(self, alias: str) -> None:
         process = self._processes[alias]
