@@ -159,10 +159,5 @@ class Subscription:
     @property
     def busy(self) -> bool:
         """Whether this process holds unsettled messages, or is fetching."""
-        buffer, counts = self.buffer, self.counts
-        return bool(
-            buffer.plan.fetching
-            or buffer.messages
-            or self.running
-            or counts.fetched > counts.settled
-        )
+        fetching = self.buffer.plan.fetching
+        return bool(fetching or self.running or self.counts.fetched > self.counts.settled)
