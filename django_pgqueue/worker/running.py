@@ -66,7 +66,7 @@ class Running:
     #: Writes an explicit outcome at once. None: it is written in the handler's transaction.
     on_explicit: Callable[[Running, Message, Outcome], None] | None = None
     #: Cancels the task of an async handler.
-    cancel: Callable[[], None] | None = None
+    cancel: Callable[[], object] | None = None
     #: The connections of the run's thread, if the handler may have a timeout.
     connections: Sequence[Any] = ()
     stage: Stage = Stage.CREATED

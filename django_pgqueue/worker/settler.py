@@ -80,7 +80,7 @@ class Settler(Loop):
         with self._one_at_a_time:
             while self.pending:
                 # One statement writes all of a kind, and is repeated for its kind alone.
-                together: dict[Any, list[Settlement]] = {}
+                together: dict[tuple[Subscription, bool, type[Ending]], list[Settlement]] = {}
                 for _ in range(min(len(self.pending), _MOST)):
                     each = self.pending.popleft()
                     kind = each.subscription, each.ran, type(each.outcome)
