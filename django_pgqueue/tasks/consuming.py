@@ -108,9 +108,9 @@ def register() -> None:
         _discover()
     for backend in backends:
         asynchronous = set(backend.options.get("async_queues", ()))
-        options: dict[str, Any] = {"backend": backend.alias, "keep_result": True}
-        options |= {"using": backend.options.get("database"), "retry": NoRetry()}
-        options |= backend.handler_options
+        options: dict[str, Any] = {"retry": NoRetry(), **backend.handler_options}
+        options |= {"using": backend.options.get("database"), "keep_result": True}
+        options["backend"] = backend.alias
         for name in backend.consumed:
             runner = _async_runner if name in asynchronous else _runner
             handlers.register(TaskHandler(name, runner(backend.alias), **options))
