@@ -60,7 +60,7 @@ class Listener(Loop):
                     raise
                 raise Refused(str(error)) from error
         self._fetcher.set_listening(self._alias, True)
-        self._fetcher.notified(None)  # it may have missed some
+        self._fetcher.notified(None)  # without a connection it missed some
         quiet = 0.0
         while not self.stopping.is_set():
             quiet += _PATIENCE

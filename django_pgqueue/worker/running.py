@@ -17,7 +17,7 @@ from django_pgqueue.types import Receipt
 
 
 class Stage(Enum):
-    """The stage of a run, in this order; a second try returns to CREATED. Its thread writes it."""
+    """The stages of a run in order; a second try returns to CREATED. Only its thread writes it."""
 
     CREATED = auto()  # the handler has not started
     RUNNING = auto()  # inside the handler: an interrupt may hit it
