@@ -44,8 +44,8 @@ class Recorder:
         self._every = settings.HISTORY_SECONDS
         self._due = 0.0
         self._failing = False
-        self._process_id = 0
-        self._minute: dt.datetime | None = None
+        #: The minute and the process whose row was written last.
+        self._row_of: tuple[dt.datetime, int] | None = None
         #: The counts when the minute began, and at the last write.
         self._base: dict[Counted, dict[Any, float]] = {}
         self._written: dict[Counted, dict[Any, float]] = {}
@@ -56,16 +56,13 @@ class Recorder:
             return
         self._due = time.monotonic() + self._every
         counted = {each: each.tally() for each in self._subscriptions}
-        base = self._base
 
         def rows(minute: dt.datetime) -> Iterator[dict[str, Any]]:
-            nonlocal base
-            if (minute, process_id) != (self._minute, self._process_id):
-                base = self._written
-            self._minute, self._process_id = minute, process_id
+            if (minute, process_id) != self._row_of:
+                self._row_of, self._base = (minute, process_id), self._written
             for subscription, counts in counted.items():
                 if counts != self._written.get(subscription):
-                    yield _row(subscription, counts, base.get(subscription, {}))
+                    yield _row(subscription, counts, self._base.get(subscription, {}))
 
         try:
             note(self._alias, process_id, rows)
@@ -75,11 +72,9 @@ class Recorder:
                     "history", operation="history", error=error, wait=self._every
                 )
             self._failing = True
-            return
-        finally:
-            self._base = base
-        self._failing = False
-        self._written = counted
+        else:
+            self._failing = False
+            self._written = counted
 
 
 def note(

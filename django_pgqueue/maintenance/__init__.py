@@ -1,8 +1,13 @@
 """Rounds of maintenance, conversion to partitions, and the tables of a queue.
 
 ===================  =============================================================================
-round.py             the order of a round's steps; ``maintain``. Each step has a file of its name
+round.py             ``maintain``: the order of a round's steps
 work.py              one round on one queue: its limits, counts and statements
+make_partitions.py   steps, each with its file: partitions ahead,
+find_expired.py      which messages are removed,
+drop_partitions.py   by partition,
+prune_messages.py    or row by row
+upkeep.py            the other steps: unique keys, slots of groups, failed attempts
 lakes.py             which archived messages lakes still need  (``lakes.sql``, ``purge_mark.sql``)
 lease.py             which process runs maintenance            (``hold.sql``)
 conversion.py        ``repartition``: partitions a queue in use, or changes its interval
@@ -16,6 +21,6 @@ stored_queue.py      the protocol of a queue, since these modules import no mode
 from __future__ import annotations
 
 from django_pgqueue.maintenance.conversion import repartition
-from django_pgqueue.maintenance.round import keep_history, maintain, maintain_or_tell
+from django_pgqueue.maintenance.round import maintain, maintain_or_tell
 
-__all__ = ["keep_history", "maintain", "maintain_or_tell", "repartition"]
+__all__ = ["maintain", "maintain_or_tell", "repartition"]

@@ -1,4 +1,4 @@
-"""A round of maintenance: its steps in order. Each is a function in a file of the same name.
+"""A round of maintenance: its steps in order.
 
 Consumers run rounds in the background; ``manage.py pgqueue_maintain`` runs one on demand.
 """
@@ -12,24 +12,17 @@ from typing import Any
 from django.db import Error, connections
 
 from django_pgqueue import signals
-from django_pgqueue.conf import settings
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
-from django_pgqueue.history.fold import fold
-from django_pgqueue.history.forget import forget
-from django_pgqueue.history.sample import sample, seconds_until_due
 from django_pgqueue.maintenance.drop_partitions import drop_partitions
 from django_pgqueue.maintenance.find_expired import find_expired
 from django_pgqueue.maintenance.make_partitions import make_partitions
-from django_pgqueue.maintenance.prune_attempts import prune_attempts
 from django_pgqueue.maintenance.prune_messages import prune_messages
-from django_pgqueue.maintenance.repair_wake import repair_wake
 from django_pgqueue.maintenance.stored_queue import StoredQueue
-from django_pgqueue.maintenance.sweep_keys import sweep_keys
-from django_pgqueue.maintenance.sweep_slots import sweep_slots
+from django_pgqueue.maintenance.upkeep import prune_attempts, repair_wake, sweep_keys, sweep_slots
 from django_pgqueue.maintenance.work import Work
 from django_pgqueue.types import Maintained
 
-__all__ = ["is_lost", "keep_history", "maintain", "maintain_or_tell"]
+__all__ = ["is_lost", "maintain", "maintain_or_tell"]
 
 #: The steps on each queue.
 QUEUE_STEPS: tuple[Callable[[Work], None], ...] = (
@@ -42,8 +35,6 @@ QUEUE_STEPS: tuple[Callable[[Work], None], ...] = (
     sweep_slots,
     prune_attempts,
 )
-#: The steps on the history, run after those on a database's queues. Each takes the alias.
-HISTORY_STEPS: tuple[Callable[[str], None], ...] = (sample, fold, forget)
 
 #: The longest timeout in seconds: the server stores timeouts as integers of milliseconds.
 LONGEST = 100_000
@@ -106,15 +97,6 @@ def maintain_or_tell(
             raise
         signals.maintenance_failed.send_robust(queue.name, queue=queue, error=error)
         return Maintained(queue_name=queue.name, error=str(error).strip() or type(error).__name__)
-
-
-def keep_history(alias: str) -> float:
-    """Run the steps on the history, if it is kept. Returns the seconds until the next run."""
-    if settings.HISTORY_SECONDS is None:
-        return LONGEST
-    for step in HISTORY_STEPS:
-        step(alias)
-    return seconds_until_due(alias)
 
 
 def is_lost(alias: str) -> bool:

@@ -13,6 +13,7 @@ from django_pgqueue import arguments, maintenance, signals
 from django_pgqueue.django_runner import runner
 from django_pgqueue.engine.metrics import measuring
 from django_pgqueue.errors import QueueBusy, QueueInUse, QueueMismatch
+from django_pgqueue.history.keep import keep_history
 from django_pgqueue.models import announcing
 from django_pgqueue.models.binding import Binding, route, send_to_each, with_key
 from django_pgqueue.models.process import Process
@@ -219,7 +220,7 @@ class QueuesManager(models.Manager[M]):
                 if maintained is not None:
                     done.append(maintained)
             if queues is None:
-                maintenance.keep_history(alias)
+                keep_history(alias)
             return done
 
     def bind(self, pattern: str, queue: str | Queue) -> bool:

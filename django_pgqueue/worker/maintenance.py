@@ -13,7 +13,8 @@ from django.db import Error, connections
 from django_pgqueue import signals
 from django_pgqueue.conf import settings
 from django_pgqueue.errors import QueueBusy
-from django_pgqueue.maintenance import keep_history, lease, maintain_or_tell
+from django_pgqueue.history.keep import keep_history
+from django_pgqueue.maintenance import lease, maintain_or_tell
 from django_pgqueue.models import BulkAction, Queue
 from django_pgqueue.worker.loop import Loop, for_each
 

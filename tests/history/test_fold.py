@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.utils.timezone import now
 
-from django_pgqueue.history import fold, forget
+from django_pgqueue.history import keep as keeping
 from django_pgqueue.models import History, Message, Queue, queue
 from tests.conftest import run_sql
 
@@ -97,7 +97,7 @@ def test_the_last_hour_stays_in_minutes(committed_orders):
 
 
 def test_an_hour_of_many_queues_is_folded_in_batches(committed_orders, monkeypatch):
-    monkeypatch.setattr(fold, "BATCH", 1)
+    monkeypatch.setattr(keeping, "FOLDED", 1)
     for number in range(4):
         put(dt.timedelta(hours=3 + number), completed=1)
         put(dt.timedelta(hours=3 + number) - minutes(1), completed=1)
@@ -115,7 +115,7 @@ def test_old_hours_go_and_sooner_where_queues_are_many(committed_orders, monkeyp
     put(dt.timedelta(hours=5), 0, seconds=3600)
     keep()
     kept = History.objects.filter(seconds=3600).count()
-    monkeypatch.setattr(forget, "MOST_HOURS", 10)
+    monkeypatch.setattr(keeping, "MOST_HOURS", 10)
 
     keep()
 

@@ -12,7 +12,7 @@ from django.db import connection, transaction
 
 from django_pgqueue import queue, signals
 from django_pgqueue.errors import InvalidArgument
-from django_pgqueue.maintenance import lakes, make_partitions, prune_messages, sweep_keys
+from django_pgqueue.maintenance import lakes, make_partitions, prune_messages, upkeep
 from django_pgqueue.maintenance import partitions as ddl
 from django_pgqueue.maintenance.partitions import (
     AHEAD,
@@ -620,7 +620,7 @@ def test_partitions_fill_the_gaps_beside_partitions_of_other_lengths():
 
 @pytest.mark.parametrize("until", [None, "started", "done"])
 def test_unique_keys_that_no_message_holds_are_swept(monkeypatch, until):
-    monkeypatch.setattr(sweep_keys, "BATCH", 2)
+    monkeypatch.setattr(upkeep, "SWEPT", 2)
     plain(retention=None)
     for number in range(5):
         queue("plain").send(1, unique=f"k{number}", until=until)

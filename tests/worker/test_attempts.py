@@ -11,7 +11,7 @@ from django_pgqueue import queue
 from django_pgqueue.acks import Failure, Reject, Retry
 from django_pgqueue.conf import settings
 from django_pgqueue.engine.settle import attempts as attempts_of
-from django_pgqueue.maintenance import prune_attempts
+from django_pgqueue.maintenance import upkeep
 from django_pgqueue.maintenance.work import Work
 from django_pgqueue.models import ArchivedMessage, Attempt, BoundQueue, Message, Queue
 from django_pgqueue.retries import Constant, NoRetry
@@ -168,7 +168,7 @@ def pruned(name: str, before: dt.datetime | None = None) -> int:
     """The number of attempts that maintenance deletes."""
     work = Work(Message.objects.resolve(name), 1, 1, lambda removed: None, before=before)
     there = Attempt.objects.count()
-    prune_attempts.prune_attempts(work)
+    upkeep.prune_attempts(work)
     return there - Attempt.objects.count()
 
 
@@ -202,7 +202,7 @@ def test_attempts_of_a_message_that_was_moved_stay(db):
 
 
 def test_pruning_deletes_old_attempts_page_by_page(orders, monkeypatch, sql):
-    monkeypatch.setattr(prune_attempts, "BATCH", 2)
+    monkeypatch.setattr(upkeep, "PRUNED", 2)
     old = dt.datetime(2020, 1, 1, tzinfo=dt.timezone.utc)
     for message_id in range(10**12, 10**12 + 5):
         note(orders, message_id, 1)
@@ -214,7 +214,7 @@ def test_pruning_deletes_old_attempts_page_by_page(orders, monkeypatch, sql):
 
 
 def test_pruning_keeps_the_newest_attempts_of_a_queue(orders, pgqueue, monkeypatch):
-    monkeypatch.setattr(prune_attempts, "BATCH", 2)
+    monkeypatch.setattr(upkeep, "PRUNED", 2)
     pgqueue(ATTEMPTS_PER_QUEUE=3)
     Message.objects.create_queue("mails")
     failed = orders.send_batch(range(8))

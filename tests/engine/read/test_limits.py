@@ -10,7 +10,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from django_pgqueue.errors import InvalidArgument
-from django_pgqueue.maintenance.sweep_slots import sweep_slots
+from django_pgqueue.maintenance.upkeep import sweep_slots
 from django_pgqueue.maintenance.work import Work
 from django_pgqueue.models import BoundQueue, GroupSetting, Message, Queue, queue
 from tests.conftest import run_sql
