@@ -142,7 +142,7 @@ def _change(
         return True
     if interval == queue.partition_interval:
         return False
-    _briefly(queue, lock_own, partial(replace_partitions, queue=queue, interval=interval))
+    _briefly(queue, lock_own, replace_partitions, interval, queue.unlogged)
     return True
 
 
@@ -152,12 +152,9 @@ def _into_partitions(
     """Bound, build and switch. Start over if the bound passes before the switch."""
     while True:
         until = _bound(queue, interval, progress)
-        own = {"queue_id": queue.pk, "until": until, "interval": interval}
-        prepare = partial(build, unlogged=queue.unlogged, **own)
-        try:
-            return _briefly(queue, lock_alone, partial(switch_tables, **own), prepare)
-        except _TooLate:
-            pass  # the transaction of the build was rolled back
+        new = partial(build, until=until, interval=interval, unlogged=queue.unlogged)
+        with suppress(_TooLate):  # then the build was rolled back
+            return _briefly(queue, lock_alone, switch_tables, until, interval, first=new)
 
 
 class _TooLate(Exception):
@@ -182,8 +179,7 @@ def _bound(
     for parent in PARENTS:
         progress(done, total)
         if parent not in found:
-            add = partial(bounds.add_bound, queue_id=queue.pk, parent=parent, until=until)
-            _briefly(queue, lock_own, add)
+            _briefly(queue, lock_own, bounds.add_bound, parent, until)
         if parent not in found or not found[parent].validated:
             _validate(queue, parent, until)
         done += rows[parent]
@@ -221,7 +217,7 @@ def _validate(queue: StoredQueue, parent: str, until: dt.datetime) -> None:
 def _clear_away(queue: StoredQueue) -> None:
     """Remove the bounds that an interrupted call left."""
     if _do(queue, bounds.find_bounds):
-        _briefly(queue, lock_own, partial(bounds.drop_bounds, queue_id=queue.pk))
+        _briefly(queue, lock_own, bounds.drop_bounds)
 
 
 def _end_of_range(moment: dt.datetime, length: dt.timedelta) -> dt.datetime:
@@ -240,7 +236,7 @@ def estimate_rows(cursor: Any, queue_id: int, parent: str) -> int:
 
 
 def build(
-    cursor: Any, queue_id: int, until: dt.datetime, interval: dt.timedelta, *, unlogged: bool
+    cursor: Any, queue_id: int, until: dt.datetime, interval: dt.timedelta, unlogged: bool
 ) -> None:
     """Make partitioned tables beside the queue's tables, with partitions from the bound on.
 
@@ -317,15 +313,16 @@ def _take_triggers(cursor: Any, table: str) -> list[str]:
 # Another interval
 
 
-def replace_partitions(cursor: Any, queue: StoredQueue, interval: dt.timedelta) -> None:
+def replace_partitions(cursor: Any, queue_id: int, interval: dt.timedelta, unlogged: bool) -> None:
     """Replace empty future partitions with ones of the new interval. Rows stay.
 
     The caller holds ACCESS EXCLUSIVE on all of the queue's tables.
     """
     now = server_time(cursor)
     kept = []
-    for partition in find_partitions(cursor, queue.pk):
-        if partition.start is not None and partition.start > now and _is_empty(cursor, partition):
+    for partition in find_partitions(cursor, queue_id):
+        first = partition.start
+        if first is not None and first > now and not _has_rows_from(cursor, partition, first):
             drop_partition(cursor, partition)
         else:
             kept.append(partition)
@@ -333,13 +330,8 @@ def replace_partitions(cursor: Any, queue: StoredQueue, interval: dt.timedelta) 
     for start, end in missing_ranges(kept, now, interval):
         # Skips ranges with rows in a default partition: maintenance makes these partitions later.
         if not any(_has_rows_from(cursor, default, start) for default in defaults):
-            create_partition(cursor, queue.pk, start, end, unlogged=queue.unlogged)
-    _set_interval(cursor, queue.pk, interval)
-
-
-def _is_empty(cursor: Any, partition: Partition) -> bool:
-    tables = f"SELECT FROM {partition.message} UNION ALL SELECT FROM {partition.archive}"
-    return bool(fetch_value(cursor, f"SELECT NOT EXISTS ({tables})"))
+            create_partition(cursor, queue_id, start, end, unlogged=unlogged)
+    _set_interval(cursor, queue_id, interval)
 
 
 def _has_rows_from(cursor: Any, partition: Partition, start: dt.datetime) -> bool:
@@ -360,11 +352,8 @@ def _set_interval(cursor: Any, queue_id: int, interval: dt.timedelta) -> None:
 
 
 def _do(queue: StoredQueue, step: Callable[..., R], *args: Any) -> R:
-    """Run a step, which blocks no other session, in a transaction of its own."""
-    with (
-        transaction.atomic(using=queue.alias),
-        connections[queue.alias].cursor() as cursor,
-    ):
+    """Run a step in a transaction of its own, without a statement timeout."""
+    with transaction.atomic(using=queue.alias), connections[queue.alias].cursor() as cursor:
         set_locally(cursor, statement_timeout="0")
         return step(cursor, queue.pk, *args)
 
@@ -372,33 +361,29 @@ def _do(queue: StoredQueue, step: Callable[..., R], *args: Any) -> R:
 def _briefly(
     queue: StoredQueue,
     lock: Callable[[Any, int], None],
-    act: Callable[[Any], R],
-    prepare: Callable[[Any], None] = lambda cursor: None,
+    step: Callable[..., R],
+    *args: Any,
+    first: Callable[[Any, int], None] = lambda cursor, queue_id: None,
 ) -> R:
     """Run a step that locks the queue's tables, with short waits for the locks.
 
-    ``prepare`` runs in the same transaction, before the locks are taken.
+    ``first`` runs in the same transaction, before the locks are taken.
     """
 
+    def act(cursor: Any, queue_id: int, stall: str) -> R:
+        keep_vacuum_off(cursor, own_tables(queue_id))
+        first(cursor, queue_id)
+        # lock_timeout applies to each lock, statement_timeout to all of them.
+        set_locally(cursor, lock_timeout=stall, statement_timeout=stall)
+        lock(cursor, queue_id)
+        set_locally(cursor, statement_timeout="0")
+        return step(cursor, queue_id, *args)
+
     def attempt(stall: float) -> R:
-        with (
-            transaction.atomic(using=queue.alias),
-            connections[queue.alias].cursor() as cursor,
-        ):
-            set_locally(cursor, statement_timeout="0")
-            keep_vacuum_off(cursor, own_tables(queue.pk))
-            prepare(cursor)
-            # lock_timeout applies to each lock, statement_timeout to all of them.
-            set_locally(
-                cursor, lock_timeout=milliseconds(stall), statement_timeout=milliseconds(stall)
-            )
-            lock(cursor, queue.pk)
-            set_locally(cursor, statement_timeout="0")
-            return act(cursor)
+        return _do(queue, act, milliseconds(stall))
 
     tries = chain(TRIES, repeat(TRIES[-1]))
-    kept = (*KEPT, QUERY_CANCELED)
-    return briefly(attempt, tries, queue.name, settings.LOCK_SECONDS, kept)
+    return briefly(attempt, tries, queue.name, settings.LOCK_SECONDS, (*KEPT, QUERY_CANCELED))
 
 
 def lock_own(cursor: Any, queue_id: int) -> None:
