@@ -3,10 +3,8 @@
 ===================  =============================================================================
 round.py             ``maintain``: the order of a round's steps
 work.py              one round on one queue: its limits, counts and statements
-make_partitions.py   steps, each with its file: partitions ahead,
-find_expired.py      which messages are removed,
-drop_partitions.py   by partition,
-prune_messages.py    or row by row
+make_partitions.py   the step that makes partitions ahead
+retention.py         the steps that remove messages
 upkeep.py            the other steps: unique keys, slots of groups, failed attempts
 lakes.py             which archived messages lakes still need  (``lakes.sql``, ``purge_mark.sql``)
 lease.py             which process runs maintenance            (``hold.sql``)

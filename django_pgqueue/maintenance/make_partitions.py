@@ -56,8 +56,7 @@ def make_partitions(work: Work) -> None:
         return
     for wanted in missing:
         try:
-            make = partial(_make_one, work=work, wanted=wanted, still_missing=still_missing)
-            work.counts["partitions_made"] += work.briefly(make)
+            work.counts["partitions_made"] += work.briefly(_make_one, work, wanted, still_missing)
         except QueueBusy:
             work.counts["busy"] += 1
             return

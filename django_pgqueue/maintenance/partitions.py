@@ -20,7 +20,6 @@ __all__ = [
     "AHEAD",
     "Partition",
     "Range",
-    "add_send_trigger",
     "create_partition",
     "drop_partition",
     "fetch_value",
@@ -106,9 +105,12 @@ def _free_parts(
 
 
 def make_table(cursor: Any, name: str, parent: str, *, unlogged: bool) -> None:
-    """Make a table like ``parent``. The caller attaches it."""
+    """Make a table like ``parent``, a table of messages or outcomes. The caller attaches it."""
     kind = "UNLOGGED TABLE" if unlogged else "TABLE"
     cursor.execute(f"CREATE {kind} {name} (LIKE {parent} INCLUDING ALL) {_STORAGE}")
+    if parent.startswith(MESSAGE):
+        # A statement fires the triggers of the table that it names, so each partition has it.
+        cursor.execute(send_trigger(name))
 
 
 def make_partitioned(cursor: Any, name: str, parent: str, queue_id: int, *, unlogged: bool) -> None:
@@ -122,17 +124,8 @@ def make_partitioned(cursor: Any, name: str, parent: str, queue_id: int, *, unlo
     )
     make_table(cursor, default, parent, unlogged=unlogged)
     if parent == MESSAGE:
-        add_send_trigger(cursor, default)
-        add_send_trigger(cursor, name)
+        cursor.execute(send_trigger(name))
     cursor.execute(f"ALTER TABLE {name} ATTACH PARTITION {default} DEFAULT")
-
-
-def add_send_trigger(cursor: Any, table: str) -> None:
-    """Make an INSERT into a table of messages a send.
-
-    Each partition needs the trigger: a statement fires only the triggers of the table it names.
-    """
-    cursor.execute(send_trigger(table))
 
 
 def create_partition(
@@ -161,7 +154,6 @@ def create_partition(
     # Both tables are made first, since attaching one locks the default partition.
     for parent, table in pairs:
         make_table(cursor, table, parent, unlogged=unlogged)
-    add_send_trigger(cursor, message)
     for parent, table in pairs:
         cursor.execute(
             f"ALTER TABLE {parent} ATTACH PARTITION {table} "

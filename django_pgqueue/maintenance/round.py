@@ -13,10 +13,8 @@ from django.db import Error, connections
 
 from django_pgqueue import signals
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
-from django_pgqueue.maintenance.drop_partitions import drop_partitions
-from django_pgqueue.maintenance.find_expired import find_expired
 from django_pgqueue.maintenance.make_partitions import make_partitions
-from django_pgqueue.maintenance.prune_messages import prune_messages
+from django_pgqueue.maintenance.retention import drop_partitions, find_expired, prune_messages
 from django_pgqueue.maintenance.stored_queue import StoredQueue
 from django_pgqueue.maintenance.upkeep import prune_attempts, repair_wake, sweep_keys, sweep_slots
 from django_pgqueue.maintenance.work import Work

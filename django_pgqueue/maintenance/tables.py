@@ -17,7 +17,6 @@ from django_pgqueue.ddl.names import (
 from django_pgqueue.ddl.times import server_time
 from django_pgqueue.maintenance import bounds
 from django_pgqueue.maintenance.partitions import (
-    add_send_trigger,
     create_partition,
     fetch_value,
     make_partitioned,
@@ -50,7 +49,6 @@ def create_tables(
     if partition_interval is None:
         make_table(cursor, message, MESSAGE, unlogged=unlogged)
         make_table(cursor, archive, ARCHIVE, unlogged=unlogged)
-        add_send_trigger(cursor, message)
     else:
         make_partitioned(cursor, message, MESSAGE, number, unlogged=unlogged)
         make_partitioned(cursor, archive, ARCHIVE, number, unlogged=unlogged)

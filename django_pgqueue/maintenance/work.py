@@ -94,8 +94,8 @@ class Work:
             rows: list[tuple[Any, ...]] = cursor.fetchall()
         return rows
 
-    def briefly(self, act: Callable[[Any], R]) -> R:
-        """Run ``act``, which takes locks, in a transaction of its own.
+    def briefly(self, act: Callable[..., R], *args: Any) -> R:
+        """Run ``act(cursor, *args)``, which takes locks, in a transaction of its own.
 
         The first try waits up to 5 ms for the locks. Each further try waits twice as long, up to
         ``stall``. The pause after a try is ten times as long as its wait, so that other sessions
@@ -114,7 +114,7 @@ class Work:
                     statement_timeout=milliseconds(self.stall * 5),
                 ),
             ):
-                return act(cursor)
+                return act(cursor, *args)
 
         try:
             return briefly(attempt, self._tries(), self.queue.name, self.patience)

@@ -517,7 +517,7 @@ MUTANTS = (
         ("tests/maintenance/test_retention.py",),
         (
             Change(
-                "django_pgqueue/maintenance/drop_partitions.py",
+                "django_pgqueue/maintenance/retention.py",
                 "    return bool(found)\n",
                 "    return bool(found) and False\n",
             ),

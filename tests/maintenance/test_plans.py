@@ -10,7 +10,7 @@ import pytest
 import pytest_django
 from django.db import connections
 
-from django_pgqueue.maintenance.drop_partitions import lives_in
+from django_pgqueue.maintenance.retention import lives_in
 from django_pgqueue.maintenance.partitions import (
     create_partition,
     time_ranges,

@@ -12,7 +12,7 @@ from django.db import connection, transaction
 
 from django_pgqueue import queue, signals
 from django_pgqueue.errors import InvalidArgument
-from django_pgqueue.maintenance import lakes, make_partitions, prune_messages, upkeep
+from django_pgqueue.maintenance import lakes, make_partitions, retention, upkeep
 from django_pgqueue.maintenance import partitions as ddl
 from django_pgqueue.maintenance.partitions import (
     AHEAD,
@@ -120,7 +120,7 @@ def test_old_messages_of_a_plain_queue_go_one_by_one(unlogged):
 
 
 def test_pruning_goes_in_batches_and_tells_how_far_it_is(monkeypatch):
-    monkeypatch.setattr(prune_messages, "BATCH", 7)
+    monkeypatch.setattr(retention, "BATCH", 7)
     queue = plain()
     done(queue, sent(queue, 30, 20), 8)
     told: list[int] = []
@@ -132,7 +132,7 @@ def test_pruning_goes_in_batches_and_tells_how_far_it_is(monkeypatch):
 
 
 def test_pruning_that_is_interrupted_keeps_what_it_did(monkeypatch):
-    monkeypatch.setattr(prune_messages, "BATCH", 10)
+    monkeypatch.setattr(retention, "BATCH", 10)
     queue = plain()
     old = done(queue, sent(queue, 30, 20), 8)
 
@@ -148,8 +148,8 @@ def test_pruning_that_is_interrupted_keeps_what_it_did(monkeypatch):
 
 
 def test_pruning_finds_what_is_old_wherever_it_lies(monkeypatch):
-    monkeypatch.setattr(prune_messages, "PAGES", 2)
-    monkeypatch.setattr(prune_messages, "BATCH", 50)
+    monkeypatch.setattr(retention, "PAGES", 2)
+    monkeypatch.setattr(retention, "BATCH", 50)
     queue = plain()
     ids = sent(queue, 3000, 20)
     done(queue, ids, 0)

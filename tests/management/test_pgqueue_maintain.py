@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError
 
-from django_pgqueue.maintenance import prune_messages
+from django_pgqueue.maintenance import retention
 from django_pgqueue.models import ArchivedMessage, Lake, Message, Queue, queue
 from tests.actors import begin, commit
 from tests.actors import call as operate
@@ -109,19 +109,19 @@ def test_waits_that_mean_nothing_are_refused(orders, wrong):
 
 
 def test_an_interrupt_says_how_many_messages_were_removed(monkeypatch):
-    monkeypatch.setattr(prune_messages, "BATCH", 2)
+    monkeypatch.setattr(retention, "BATCH", 2)
     found = plain()
     done(found, sent(found, 6, 9), 8)
-    prune = prune_messages._prune_batch
+    prune = retention._prune_batch
     batches: list[int] = []
 
-    def interrupt(*args: Any) -> prune_messages.Pruned:
+    def interrupt(*args: Any) -> retention.Pruned:
         batches.append(1)
         if len(batches) == 3:
             raise KeyboardInterrupt
         return prune(*args)
 
-    monkeypatch.setattr(prune_messages, "_prune_batch", interrupt)
+    monkeypatch.setattr(retention, "_prune_batch", interrupt)
 
     with pytest.raises(
         CommandError, match=r"Interrupted. 4 messages removed; run it again"

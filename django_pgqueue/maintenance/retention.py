@@ -1,13 +1,17 @@
-"""Drops partitions by time in which every message has expired."""
+"""Finds the time before which archived messages may be removed, and removes them.
+
+Partitions by time are dropped as a whole. Other messages are deleted row by row.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
-from functools import partial
 from typing import Any, NamedTuple
 
 from django.db import DatabaseError, connections, transaction
+from django.utils.timezone import is_naive, make_aware
 
+from django_pgqueue import signals
 from django_pgqueue.ddl.locks import milliseconds, settings_for
 from django_pgqueue.errors import QueueBusy
 from django_pgqueue.maintenance import lakes, partitions
@@ -15,7 +19,11 @@ from django_pgqueue.maintenance.partitions import Partition
 from django_pgqueue.maintenance.work import Work
 from django_pgqueue.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
 
-__all__ = ["drop_partitions", "is_overdue", "lives_in"]
+__all__ = ["drop_partitions", "find_expired", "lives_in", "prune_messages"]
+
+#: One transaction deletes at most this many outcomes, from at most this many pages.
+BATCH = 2000
+PAGES = 1024
 
 SUMMARIZE = """
     SELECT brin_summarize_new_values(i.indexrelid)
@@ -33,6 +41,38 @@ class Outcomes(NamedTuple):
     not_exported: int
     unsettled: int
     xmin: int
+
+
+class Pruned(NamedTuple):
+    """The one row of ``expire.sql``."""
+
+    gone: int
+    last_xid: int | None
+    held: int
+    old: int
+    last_place: str | None
+
+
+def find_expired(work: Work) -> None:
+    """Set ``before``, ``refused`` and ``foreign_lakes`` by the retention and the lakes.
+
+    Receivers of ``retention_due`` may return an earlier time. False or an exception refuses.
+    """
+    queue = work.queue
+    if queue.retention is None:
+        return
+    work.foreign_lakes = tuple(lakes.foreign_lakes(work))
+    try:
+        before = work.now() - queue.retention
+    except OverflowError:
+        return
+    for _, answer in signals.retention_due.send_robust(queue.name, queue=queue, before=before):
+        if answer is False or isinstance(answer, Exception):
+            work.refused = True
+            return
+        if isinstance(answer, dt.datetime):
+            before = min(before, make_aware(answer) if is_naive(answer) else answer)
+    work.before = before
 
 
 def drop_partitions(work: Work) -> None:
@@ -94,7 +134,7 @@ def _drop_if_expired(work: Work, partition: Partition, before: dt.datetime) -> b
         if not is_overdue(partition, before):
             work.counts["held"] += outcomes.not_exported
         return False
-    dropped = work.briefly(partial(_drop, work=work, partition=partition, outcomes=outcomes))
+    dropped = work.briefly(_drop, work, partition, outcomes)
     if dropped:
         work.counts["partitions_dropped"] += 1
         work.counts["dropped"] += outcomes.total
@@ -131,3 +171,58 @@ def _drop(cursor: Any, work: Work, partition: Partition, outcomes: Outcomes) -> 
     partitions.drop_partition(cursor, partition)
     lakes.note_removal(work, outcomes.last_xid)
     return True
+
+
+def prune_messages(work: Work) -> None:
+    """Delete expired messages from the partitions that are not dropped as a whole."""
+    before = work.expired_before
+    if before is None:
+        return
+    for partition in work.partitions():
+        if not is_overdue(partition, before):
+            continue
+        try:
+            _prune_partition(work, partition, before)
+        except DatabaseError:
+            if partition in work.partitions():
+                raise  # else another process has dropped the partition
+
+
+def _prune_partition(work: Work, partition: Partition, before: dt.datetime) -> None:
+    """Delete the expired outcomes of a partition, from the first page of its table to the last.
+
+    Each batch is a transaction of its own. It locks only rows that no other statement changes.
+    """
+    size = work.value(
+        "SELECT pg_relation_size(%s::regclass) / current_setting('block_size')::bigint",
+        [partition.archive],
+    )
+    page, line = 0, 0
+    while page < (size or 0):
+        pruned = _prune_batch(work, partition, before, page, line)
+        work.counts["pruned"] += pruned.gone
+        work.counts["held"] += pruned.held
+        if pruned.old == BATCH and pruned.last_place is not None:
+            # The batch is full: continue behind its last row.
+            page, line = map(int, pruned.last_place.strip("()").split(","))
+            line += 1
+        else:
+            page, line = page + PAGES, 0
+        work.tell()
+
+
+def _prune_batch(
+    work: Work, partition: Partition, before: dt.datetime, page: int, line: int
+) -> Pruned:
+    params = {
+        "first": f"({page},{line})",
+        "end": f"({page + PAGES},0)",
+        "before": before,
+        "batch": BATCH,
+    }
+    with transaction.atomic(using=work.queue.alias, durable=True):
+        limit = lakes.exported_below(work)
+        [row] = work.fetch("expire", {**params, "exported_below": limit}, partition)
+        pruned = Pruned(*row)
+        lakes.note_removal(work, pruned.last_xid)
+    return pruned
