@@ -139,12 +139,11 @@ def _snapshots(alias: str, limits: Limits, report: Report) -> str:
                 f"End it, or see why it stays open: {row['remedy']}",
                 row,
             )
-    slots = _rows(
-        alias,
+    slots = (
         "SELECT slot_name, age(xmin)::bigint AS transactions FROM pg_replication_slots "
-        "WHERE xmin IS NOT NULL AND NOT active",
+        "WHERE xmin IS NOT NULL AND NOT active"
     )
-    for row in slots:
+    for row in _rows(alias, slots):
         report(
             f"replication slot {row['slot_name']} is not in use and holds back vacuum by "
             f"{row['transactions']:,} transactions",
@@ -178,29 +177,27 @@ def _dead_rows(alias: str, limits: Limits, report: Report) -> str:
 
 
 def _autovacuum(alias: str, limits: Limits, report: Report) -> str:
-    [row] = _rows(
-        alias,
-        "SELECT current_setting('autovacuum') AS autovacuum, "
-        "current_setting('track_counts') AS track_counts",
+    """Report that autovacuum, or the counting that it needs, is off."""
+    servers = (
+        "SELECT name, setting FROM pg_settings "
+        "WHERE name IN ('autovacuum', 'track_counts') AND setting <> 'on'"
     )
-    for setting, value in row.items():
-        if value != "on":
-            report(
-                f"{setting} is {value} for the whole server",
-                f"ALTER SYSTEM SET {setting} = on; SELECT pg_reload_conf()",
-                {setting: value},
-            )
-    off = _rows(
-        alias,
+    for row in _rows(alias, servers):
+        report(
+            f"{row['name']} is {row['setting']} for the whole server",
+            f"ALTER SYSTEM SET {row['name']} = on; SELECT pg_reload_conf()",
+            {row["name"]: row["setting"]},
+        )
+    tables = (
         "SELECT relname::text AS name FROM pg_class "
         "WHERE relname LIKE 'pgqueue\\_%%' AND relkind = 'r' "
-        "AND reloptions @> ARRAY['autovacuum_enabled=false'] ORDER BY relname",
+        "AND reloptions @> ARRAY['autovacuum_enabled=false'] ORDER BY relname"
     )
-    for table in off:
+    for row in _rows(alias, tables):
         report(
-            f"autovacuum is off for {table['name']}",
-            f"ALTER TABLE {table['name']} RESET (autovacuum_enabled)",
-            table,
+            f"autovacuum is off for {row['name']}",
+            f"ALTER TABLE {row['name']} RESET (autovacuum_enabled)",
+            row,
         )
     return "on"
 
@@ -311,22 +308,31 @@ def _attempts(alias: str, limits: Limits, report: Report) -> str:
 
 def _schedules(alias: str, limits: Limits, report: Report) -> str:
     now = _now(alias)
+    running = Process.objects.using(alias).exists()
+    declared = Process.objects.declared(using=alias)
     active = Schedule.objects.timed(alias).filter(ended_at=None)
-    late = now - dt.timedelta(seconds=limits.overdue)
-    for schedule in active.filter(paused=False, next_run_at__lt=late):
-        report(
-            f"schedule {schedule} was due {age((now - moment(schedule.tick)).total_seconds())} ago",
-            "Start any consumer: it sends the message (cron expressions need cronsim).",
-            {"schedule": schedule.name},
-        )
     for schedule in active.filter(paused=False):
-        if (sooner := schedule.sooner(now)) is not None:
-            row, times = moment(schedule.tick) - now, sooner - now
+        values = {"schedule": schedule.name}
+        wait = (moment(schedule.tick) - now).total_seconds()
+        if -wait > limits.overdue:
             report(
-                f"schedule {schedule} is due in {age(row.total_seconds())}, but its times say "
-                f"{age(times.total_seconds())}, as after a server's clock that ran ahead",
+                f"schedule {schedule} was due {age(-wait)} ago",
+                "Start any consumer: it sends the message (cron expressions need cronsim).",
+                values,
+            )
+        if (sooner := schedule.sooner(now)) is not None:
+            report(
+                f"schedule {schedule} is due in {age(wait)}, but its times say "
+                f"{age((sooner - now).total_seconds())}, as after a server's clock that ran ahead",
                 "Start a consumer: it corrects the next tick within ten seconds.",
-                {"schedule": schedule.name},
+                values,
+            )
+        if running and schedule.declared is not None and schedule.name not in declared:
+            report(
+                f"schedule {schedule} is declared by no running consumer",
+                "Start the consumer whose code declares it. If there is none any more, delete it "
+                "in the admin.",
+                values,
             )
     for schedule in active.exclude(error=""):
         report(
@@ -334,16 +340,6 @@ def _schedules(alias: str, limits: Limits, report: Report) -> str:
             "Correct what the error names: the schedule in the admin or the code, or its queue.",
             {"schedule": schedule.name},
         )
-    running = Process.objects.using(alias).exists()
-    declared = Process.objects.declared(using=alias)
-    for name in active.filter(declared__isnull=False, paused=False).values_list("name", flat=True):
-        if running and name not in declared:
-            report(
-                f"schedule {name} is declared by no running consumer",
-                "Start the consumer whose code declares it. If there is none any more, delete it "
-                "in the admin.",
-                {"schedule": name},
-            )
     ended = Schedule.objects.using(alias).exclude(ended_at=None).count()
     rest = f"; {ended} ended with its declaration" if ended else ""
     return f"{active.count() + ended}; none is late{rest}"

@@ -58,25 +58,22 @@ class Command(QueueCommand):
         existed = Queue.objects.using(alias).named(name).exists()
         queue = Message.objects.using(alias).create_queue(name, **asked)
         found = {key: getattr(queue, key) for key in SETTINGS}
-        differs = [key for key, value in asked.items() if not _same(found[key], value)]
+        if (target := queue.dead_letter_queue) is not None:
+            found["dead_letter_queue"] = target.name
+        differs = [key for key, value in asked.items() if _folded(found[key]) != _folded(value)]
         made = f"Queue {queue.name!r} exists already." if existed else f"Made queue {queue.name!r}."
         kept = [
             f"{key} stays {'none' if found[key] is None else found[key]}, not {asked[key]}: "
             f"change it in the admin, or by saving the Queue."
             for key in differs
         ]
-        values = {key: _json(value) for key, value in found.items()}
+        values = {
+            key: value.total_seconds() if isinstance(value, timedelta) else value
+            for key, value in found.items()
+        }
         result = {"queue": queue.name, "created": not existed, **values, "differs": sorted(differs)}
         self.answer(options, result, [made, *kept])
 
 
-def _same(found: Any, asked: Any) -> bool:
-    if isinstance(found, Queue):
-        return found.name.lower() == str(asked).lower()
-    return bool(found == asked)
-
-
-def _json(value: Any) -> Any:
-    if isinstance(value, Queue):
-        return value.name
-    return value.total_seconds() if isinstance(value, timedelta) else value
+def _folded(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value

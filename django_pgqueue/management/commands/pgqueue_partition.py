@@ -8,7 +8,7 @@ from django.core.management.base import CommandParser
 
 from django_pgqueue.management.base import QueueCommand, duration
 from django_pgqueue.management.progress_bar import ProgressBar
-from django_pgqueue.models import Message, Queue
+from django_pgqueue.models import Message
 from django_pgqueue.models.bound import bound_to
 
 
@@ -25,8 +25,7 @@ class Command(QueueCommand):
         wanted.add_argument("--cancel", action="store_true", help="undo an interrupted run")
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
-        found = Message.objects.resolve(options["queue"], alias)
-        queue = Queue.objects.using(alias).get(pk=found.pk)
+        queue = Message.objects.resolve(options["queue"], alias).reread()
         was, interval = queue.partition_interval, options["interval"]
         with ProgressBar(self.stderr, "rows checked") as bar:
 
