@@ -15,12 +15,13 @@ from typing import Any
 
 import psycopg
 
+from django_pgqueue.interrupts import interrupts_held
 from pyspark_pgqueue import arrow, body_columns, executors, iceberg, planning, runs
 from pyspark_pgqueue import lake as files
 from pyspark_pgqueue.columns import ARCHIVE
 from pyspark_pgqueue.offsets import EARLIEST, Offset, Snapshot
 from pyspark_pgqueue.options import ROWS_PER_TASK, Options
-from pyspark_pgqueue.progress import Progress, interrupts_held, quiet
+from pyspark_pgqueue.progress import Progress, quiet
 from pyspark_pgqueue.runs import Lake, Manifest, Run
 from pyspark_pgqueue.stores import File, address
 

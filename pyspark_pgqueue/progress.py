@@ -1,9 +1,8 @@
-"""Show a job's progress, as a bar on a terminal or as occasional lines, and delay interrupts."""
+"""Show a job's progress, as a bar on a terminal or as occasional lines."""
 
 from __future__ import annotations
 
 import shutil
-import signal
 import threading
 import time
 import uuid
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["Bar", "Progress", "interrupts_held", "quiet", "watched"]
+__all__ = ["Bar", "Progress", "quiet", "watched"]
 
 #: Reports progress. Arguments: the unit counted, the number done, the total.
 Progress = Callable[[str, int, int], None]
@@ -124,28 +123,3 @@ def _told_by_connect(spark: Any, what: str, total: int, progress: Progress) -> I
     finally:
         spark.removeProgressHandler(tell)
     progress(what, total, total)
-
-
-@contextmanager
-def interrupts_held() -> Iterator[None]:
-    """Delay SIGINT and SIGTERM to the end of the block. A second signal takes effect at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-
-    def hold(number: int, frame: Any) -> None:
-        if came:
-            raise KeyboardInterrupt
-        came.append(number)
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        signal.signal(number, hold)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if came:
-        raise KeyboardInterrupt

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pyspark_pgqueue
+from django_pgqueue.interrupts import interrupts_held
 from pyspark_pgqueue import java
-from pyspark_pgqueue.progress import interrupts_held
 
 __all__ = ["local_session"]
 

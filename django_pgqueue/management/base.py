@@ -6,9 +6,7 @@ import argparse
 import datetime as dt
 import json
 import re
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -31,7 +29,6 @@ __all__ = [
     "advice",
     "counted",
     "duration",
-    "interrupts_held",
     "json_value",
     "loads",
     "positive",
@@ -147,29 +144,6 @@ def add_time(parser: CommandParser, name: str, default: float, help: str) -> Non
     parser.add_argument(
         name, type=seconds, default=default, metavar="TIME", help=f"{help} (default: %(default)gs)"
     )
-
-
-@contextmanager
-def interrupts_held() -> Iterator[None]:
-    """Delay Ctrl-C to the end of the block. A second Ctrl-C interrupts at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came = False
-
-    def hold(number: int, frame: object) -> None:
-        nonlocal came
-        if came:
-            raise KeyboardInterrupt
-        came = True
-
-    before = signal.signal(signal.SIGINT, hold)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if came:
-        raise KeyboardInterrupt
 
 
 def table(columns: Mapping[str, str], rows: Sequence[Sequence[str]]) -> list[str]:

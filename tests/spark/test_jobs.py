@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
+from django_pgqueue.interrupts import interrupts_held
 from django_pgqueue.models import ArchivedMessage, ExportRun, Message, Rollup
 from pyspark_pgqueue import executors
 from pyspark_pgqueue import lake as files
@@ -25,7 +26,7 @@ from pyspark_pgqueue import rollup as rolling
 from pyspark_pgqueue.__main__ import main
 from pyspark_pgqueue.errors import StoreFailed
 from pyspark_pgqueue.export import export
-from pyspark_pgqueue.progress import Bar, interrupts_held
+from pyspark_pgqueue.progress import Bar
 from pyspark_pgqueue.stores import explained
 from tests.spark.conftest import wait_for_commits
 

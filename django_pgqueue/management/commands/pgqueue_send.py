@@ -6,6 +6,7 @@ Lines are sent in batches; a batch is sent completely or not at all.
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import sys
 from collections.abc import Iterable, Iterator
@@ -17,11 +18,11 @@ from django.db import InterfaceError, OperationalError
 
 from django_pgqueue import arguments
 from django_pgqueue.errors import InvalidMessage
+from django_pgqueue.interrupts import interrupts_held
 from django_pgqueue.management.base import (
     QueueCommand,
     counted,
     duration,
-    interrupts_held,
     json_value,
     loads,
     positive,
@@ -93,7 +94,7 @@ class Command(QueueCommand):
                 if wrong and not options["skip_bad"]:
                     break
                 # Delay Ctrl-C until the batch is sent: then the number of sent lines is known.
-                with interrupts_held():
+                with interrupts_held([signal.SIGINT]):
                     if bodies:
                         sent += self._send_batch(queue, bodies, batch, options)
                     first = batch[-1][0] + 1
