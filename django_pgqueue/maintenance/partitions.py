@@ -175,10 +175,9 @@ def lock_for_drop(cursor: Any, queue_id: int, partition: Partition) -> bool:
     """
     message, archive = own_tables(queue_id)
     tables = [f"ONLY {message}", f"ONLY {archive}"]
-    found = find_partitions(cursor, queue_id)
-    default = [each for each in found if not each.has_range]
-    for each in [*default, *(each for each in found if each == partition)]:
-        tables += [each.message, each.archive]
+    for each in reversed(find_partitions(cursor, queue_id)):
+        if each == partition or not each.has_range:
+            tables += [each.message, each.archive]
     cursor.execute(f"LOCK TABLE {', '.join(tables)} IN ACCESS EXCLUSIVE MODE")
     return partition in find_partitions(cursor, queue_id)
 
@@ -210,28 +209,26 @@ def find_partitions(cursor: Any, queue_id: int) -> list[Partition]:
     message, archive = own_tables(queue_id)
     start, end = (as_microseconds(_bound(side)) for side in ("FROM", "TO"))
     cursor.execute(
-        f"SELECT parent.relname, child.relname, bound = 'DEFAULT', {start}, {end} "
+        "SELECT parent.relname, coalesce(child.relname, parent.relname), "
+        f"coalesce(bound <> 'DEFAULT', false) AS has_range, {start} AS start, {end} "
         "FROM pg_class parent "
         "LEFT JOIN (pg_inherits i JOIN pg_class child ON child.oid = i.inhrelid "
         "CROSS JOIN LATERAL pg_get_expr(child.relpartbound, child.oid) AS b (bound)) "
         "ON i.inhparent = parent.oid "
         # A partition that is being dropped has no bound.
         "WHERE parent.oid IN (to_regclass(%s), to_regclass(%s)) "
-        "AND (child.oid IS NULL OR bound IS NOT NULL)",
+        "AND (child.oid IS NULL OR bound IS NOT NULL) "
+        "ORDER BY has_range DESC, start NULLS FIRST",
         [message, archive],
     )
     found: dict[str, dict[tuple[Any, ...], str]] = {message: {}, archive: {}}
-    for parent, child, is_default, *limits in cursor.fetchall():
+    for parent, table, has_range, *limits in cursor.fetchall():
         first, last = (None if limit is None else moment(limit) for limit in limits)
-        if child is None:
-            found[parent][True, None, None] = parent
-        else:
-            found[parent][is_default, first, last] = child
-    both = found[message].keys() & found[archive].keys()
-    beginning = dt.datetime.min.replace(tzinfo=dt.timezone.utc)
+        found[parent][has_range, first, last] = table
     return [
-        Partition(found[message][key], found[archive][key], not key[0], key[1], key[2])
-        for key in sorted(both, key=lambda key: (key[0], key[1] or beginning))
+        Partition(table, found[archive][key], *key)
+        for key, table in found[message].items()
+        if key in found[archive]
     ]
 
 

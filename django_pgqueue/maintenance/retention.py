@@ -19,7 +19,7 @@ from django_pgqueue.maintenance.partitions import Partition
 from django_pgqueue.maintenance.work import Work
 from django_pgqueue.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
 
-__all__ = ["drop_partitions", "find_expired", "lives_in", "prune_messages"]
+__all__ = ["lives_in", "remove_expired"]
 
 #: One transaction deletes at most this many outcomes, from at most this many pages.
 BATCH = 2000
@@ -53,7 +53,15 @@ class Pruned(NamedTuple):
     last_place: str | None
 
 
-def find_expired(work: Work) -> None:
+def remove_expired(work: Work) -> None:
+    """Remove the messages whose retention is over: whole partitions, then the rest row by row."""
+    _find_expired(work)
+    if work.before is not None and not work.foreign_lakes:
+        _drop_partitions(work, work.before)
+        _prune_messages(work, work.before)
+
+
+def _find_expired(work: Work) -> None:
     """Set ``before``, ``refused`` and ``foreign_lakes`` by the retention and the lakes.
 
     Receivers of ``retention_due`` may return an earlier time. False or an exception refuses.
@@ -75,11 +83,8 @@ def find_expired(work: Work) -> None:
     work.before = before
 
 
-def drop_partitions(work: Work) -> None:
+def _drop_partitions(work: Work, before: dt.datetime) -> None:
     """Drop expired partitions, each in a transaction that locks the queue for some milliseconds."""
-    before = work.expired_before
-    if before is None:
-        return
     for partition in work.partitions():
         if not partition.has_range or partition.end is None or partition.end > before:
             continue
@@ -97,7 +102,7 @@ def drop_partitions(work: Work) -> None:
         work.tell()
 
 
-def is_overdue(partition: Partition, before: dt.datetime) -> bool:
+def _is_overdue(partition: Partition, before: dt.datetime) -> bool:
     """Whether a partition's expired messages are deleted one by one, before it can be dropped.
 
     True once its end is older than ``before`` by the length of its range, and always if the range
@@ -130,8 +135,8 @@ def _drop_if_expired(work: Work, partition: Partition, before: dt.datetime) -> b
     if not outcomes.all_old:
         return False
     if outcomes.not_exported:
-        # Outcomes of an overdue partition are counted by prune_messages.
-        if not is_overdue(partition, before):
+        # _prune_messages counts the outcomes of an overdue partition.
+        if not _is_overdue(partition, before):
             work.counts["held"] += outcomes.not_exported
         return False
     dropped = work.briefly(_drop, work, partition, outcomes)
@@ -173,13 +178,10 @@ def _drop(cursor: Any, work: Work, partition: Partition, outcomes: Outcomes) -> 
     return True
 
 
-def prune_messages(work: Work) -> None:
+def _prune_messages(work: Work, before: dt.datetime) -> None:
     """Delete expired messages from the partitions that are not dropped as a whole."""
-    before = work.expired_before
-    if before is None:
-        return
     for partition in work.partitions():
-        if not is_overdue(partition, before):
+        if not _is_overdue(partition, before):
             continue
         try:
             _prune_partition(work, partition, before)

@@ -6,14 +6,7 @@ import datetime as dt
 from typing import Any
 
 from django_pgqueue.ddl import grants
-from django_pgqueue.ddl.names import (
-    ARCHIVE,
-    LIVE,
-    MESSAGE,
-    PARENTS,
-    own_table,
-    wake_sequence,
-)
+from django_pgqueue.ddl.names import ARCHIVE, LIVE, PARENTS, own_table, wake_sequence
 from django_pgqueue.ddl.times import server_time
 from django_pgqueue.maintenance import bounds
 from django_pgqueue.maintenance.partitions import (
@@ -45,13 +38,12 @@ def create_tables(
     _drop(cursor, number)
     # Always logged: a promoted standby cannot use an unlogged sequence.
     cursor.execute(f"CREATE SEQUENCE {wake_sequence(number)} AS bigint")
-    message, archive = own_table(MESSAGE, number), own_table(ARCHIVE, number)
-    if partition_interval is None:
-        make_table(cursor, message, MESSAGE, unlogged=unlogged)
-        make_table(cursor, archive, ARCHIVE, unlogged=unlogged)
-    else:
-        make_partitioned(cursor, message, MESSAGE, number, unlogged=unlogged)
-        make_partitioned(cursor, archive, ARCHIVE, number, unlogged=unlogged)
+    for parent in PARENTS:
+        if partition_interval is None:
+            make_table(cursor, own_table(parent, number), parent, unlogged=unlogged)
+        else:
+            make_partitioned(cursor, own_table(parent, number), parent, number, unlogged=unlogged)
+    if partition_interval is not None:
         for start, end in time_ranges(server_time(cursor), partition_interval):
             create_partition(cursor, number, start, end, unlogged=unlogged)
     for parent in PARENTS:

@@ -30,8 +30,8 @@ class Work:
 
     ``patience``: the seconds for which a step tries to get its locks. ``stall``: the most seconds
     that one try waits for a lock, while other sessions wait behind it. ``progress``: called with
-    the number of messages removed so far. ``counts`` are fields of :class:`Maintained`. The step
-    ``find_expired`` sets ``before``, ``refused`` and ``foreign_lakes``.
+    the number of messages removed so far. ``counts``, ``before``, ``refused`` and ``foreign_lakes``
+    are fields of :class:`Maintained`.
     """
 
     queue: StoredQueue
@@ -42,11 +42,6 @@ class Work:
     before: dt.datetime | None = None
     refused: bool = False
     foreign_lakes: tuple[str, ...] = ()
-
-    @property
-    def expired_before(self) -> dt.datetime | None:
-        """The time before which archived messages are removed. None if no messages are removed."""
-        return None if self.foreign_lakes else self.before
 
     def done(self, seconds: float) -> Maintained:
         """Return the result of the round, which took ``seconds``."""
