@@ -1,7 +1,7 @@
 """Bounds: a *bound* is a CHECK constraint that all rows of a table are older than some time.
 
 With a validated bound PostgreSQL attaches the table as a partition at once. Without it PostgreSQL
-would read all rows under ACCESS EXCLUSIVE. An interrupted conversion leaves only its bounds.
+would read all rows under ACCESS EXCLUSIVE.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def add_bound(cursor: Any, queue_id: int, parent: str, until: dt.datetime) -> No
 
 
 def validate_bound(cursor: Any, queue_id: int, parent: str, until: dt.datetime) -> None:
-    """Validate the bound for old rows, too. Senders and readers do not wait for it.
+    """Validate the bound by reading all rows, which blocks neither senders nor readers.
 
     Raises CheckViolation if a row is not older than the bound.
     """

@@ -167,11 +167,7 @@ class _TooLate(Exception):
 def _bound(
     queue: StoredQueue, interval: dt.timedelta, progress: Callable[[int, int], None]
 ) -> dt.datetime:
-    """Add a validated bound to each table, and return its time.
-
-    Adding a bound locks the queue's tables for a catalog change. Validating it reads all rows,
-    but blocks neither senders nor readers. A validated bound stays valid after an interruption.
-    """
+    """Add a validated bound to each table, and return its time."""
     until, found = _moment(queue, interval)
     rows = {parent: _do(queue, estimate_rows, parent) for parent in PARENTS}
     done, total = 0, sum(rows.values())
@@ -238,10 +234,7 @@ def estimate_rows(cursor: Any, queue_id: int, parent: str) -> int:
 def build(
     cursor: Any, queue_id: int, until: dt.datetime, interval: dt.timedelta, unlogged: bool
 ) -> None:
-    """Make partitioned tables beside the queue's tables, with partitions from the bound on.
-
-    Blocks neither senders nor readers.
-    """
+    """Make partitioned tables beside the queue's tables, with partitions from the bound on."""
     message, archive = own_tables(queue_id)
     parents = f"{message}_new", f"{archive}_new"
     for parent, table in zip(PARENTS, parents, strict=True):
