@@ -7,12 +7,11 @@ would read all rows under ACCESS EXCLUSIVE.
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any, NamedTuple
+from typing import Any
 
 from django_pgqueue.ddl.names import MESSAGE, PARENTS, own_table
 
 __all__ = [
-    "Bound",
     "add_bound",
     "constraint_name",
     "drop_bounds",
@@ -25,25 +24,18 @@ _PREFIX = "pgqueue_bound_"
 SECONDS = "%Y%m%d%H%M%S"
 
 
-class Bound(NamedTuple):
-    """All new rows of a table are older than ``until``, and if ``validated``, the old ones too."""
-
-    until: dt.datetime
-    validated: bool
-
-
-def find_bounds(cursor: Any, queue_id: int) -> dict[str, Bound]:
-    """Return the bounds on the queue's tables, by parent table."""
+def find_bounds(cursor: Any, queue_id: int) -> dict[str, dt.datetime]:
+    """Return the times of the bounds on the queue's tables, by parent table."""
     found = {}
     for parent in PARENTS:
         cursor.execute(
-            "SELECT conname, convalidated FROM pg_constraint "
+            "SELECT conname FROM pg_constraint "
             "WHERE conrelid = to_regclass(%s) AND starts_with(conname, %s)",
             [own_table(parent, queue_id), _PREFIX],
         )
-        for name, validated in cursor.fetchall():
+        for (name,) in cursor.fetchall():
             until = dt.datetime.strptime(name.removeprefix(_PREFIX), SECONDS)
-            found[parent] = Bound(until.replace(tzinfo=dt.timezone.utc), validated)
+            found[parent] = until.replace(tzinfo=dt.timezone.utc)
     return found
 
 
@@ -77,6 +69,8 @@ def add_bound(cursor: Any, queue_id: int, parent: str, until: dt.datetime) -> No
 def validate_bound(cursor: Any, queue_id: int, parent: str, until: dt.datetime) -> None:
     """Validate the bound by reading all rows, which blocks neither senders nor readers.
 
+    A bound that is valid already is not validated again.
+
     Raises CheckViolation if a row is not older than the bound.
     """
     cursor.execute(
@@ -86,11 +80,9 @@ def validate_bound(cursor: Any, queue_id: int, parent: str, until: dt.datetime) 
 
 def drop_bounds(cursor: Any, queue_id: int) -> None:
     """Remove the bounds. Takes ACCESS EXCLUSIVE on both tables for a catalog change."""
-    for parent, bound in find_bounds(cursor, queue_id).items():
-        cursor.execute(
-            f"ALTER TABLE {own_table(parent, queue_id)} "
-            f"DROP CONSTRAINT {constraint_name(bound.until)}"
-        )
+    for parent, until in find_bounds(cursor, queue_id).items():
+        table = own_table(parent, queue_id)
+        cursor.execute(f"ALTER TABLE {table} DROP CONSTRAINT {constraint_name(until)}")
     drop_function(cursor, queue_id)
 
 

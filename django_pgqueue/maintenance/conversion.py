@@ -176,8 +176,7 @@ def _bound(
         progress(done, total)
         if parent not in found:
             _briefly(queue, lock_own, bounds.add_bound, parent, until)
-        if parent not in found or not found[parent].validated:
-            _validate(queue, parent, until)
+        _validate(queue, parent, until)
         done += rows[parent]
     progress(total, total)
     return until
@@ -185,13 +184,13 @@ def _bound(
 
 def _moment(
     queue: StoredQueue, interval: dt.timedelta
-) -> tuple[dt.datetime, dict[str, bounds.Bound]]:
+) -> tuple[dt.datetime, dict[str, dt.datetime]]:
     """Return the time for the bounds, and any bounds of that time from an interrupted call."""
     now = _do(queue, lambda cursor, _: server_time(cursor))
     found = _do(queue, bounds.find_bounds)
-    for bound in found.values():
-        if bound.until >= now + MARGIN / 2:
-            return bound.until, found
+    for until in found.values():
+        if until >= now + MARGIN / 2:
+            return until, found
     _clear_away(queue)
     return _end_of_range(now + MARGIN, min(interval, LONGEST_STEP)), {}
 

@@ -20,15 +20,14 @@ class Command(QueueCommand):
         super().add_arguments(parser)
         parser.add_argument("source", nargs="?", metavar="queue", help="the queue of the messages")
         archive = parser.add_argument_group("from the archive")
-        archive.add_argument(
-            "--state",
-            choices=[str(state) for state in ENDS],
-            help="only these",
-        )
+        states = [str(state) for state in ENDS]
+        archive.add_argument("--state", choices=states, help="only these")
         archive.add_argument("--ids", type=int, nargs="+", metavar="ID", help="only these messages")
         add_conditional(archive)
         lake = parser.add_argument_group("from a lake (--to and --rate from the archive too)")
-        add_job_arguments("replay", _Optional(lake))
+        add_job_arguments("replay", lake)
+        for argument in lake._group_actions:
+            argument.required = False  # a replay from the archive needs no lake
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
         options["queue"] = options["source"] or options["queue"]
@@ -67,13 +66,3 @@ class Command(QueueCommand):
             {"queue": queue.name, "to": to, "replayed": sent},
             [f"Sent {counted(sent)} of queue {queue.name!r} again, to queue {to!r}."],
         )
-
-
-class _Optional:
-    """Makes each argument of an argparse group optional: a replay from the archive needs none."""
-
-    def __init__(self, group: Any) -> None:
-        self._group = group
-
-    def add_argument(self, *names: str, **settings: Any) -> None:
-        self._group.add_argument(*names, **{**settings, "required": False})

@@ -9,7 +9,6 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, BinaryIO
 
@@ -84,11 +83,11 @@ class Command(QueueCommand):
         stream = sys.stdin.buffer
         if stream.isatty():
             self.note("Type one JSON body per line; end with Ctrl-D.")
-        size = _size(stream)
+        numbered, size = enumerate(stream, 1), _size(stream)
         sent, read, first = 0, 0, 1
         bad: list[dict[str, Any]] = []
         with ProgressBar(self.stderr, "sent") as bar:
-            for batch in _batches(enumerate(stream, 1), options["batch"]):
+            while batch := list(islice(numbered, options["batch"])):
                 bodies, wrong = _sort(batch)
                 bad += wrong
                 if wrong and not options["skip_bad"]:
@@ -142,12 +141,6 @@ def _size(stream: BinaryIO) -> int | None:
         return status.st_size - stream.tell() if stat.S_ISREG(status.st_mode) else None
     except OSError:
         return None
-
-
-def _batches(lines: Iterable[Line], size: int) -> Iterator[list[Line]]:
-    iterator = iter(lines)
-    while batch := list(islice(iterator, size)):
-        yield batch
 
 
 def _sort(batch: list[Line]) -> tuple[list[Any], list[dict[str, Any]]]:

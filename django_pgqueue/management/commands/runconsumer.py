@@ -95,7 +95,8 @@ class Command(BaseCommand):
         names = ",".join(sorted({handler.queue for handler in found}))
         configure(options["database_timeout"], f"runconsumer {names}")
         given = {f.name: options[f.name] for f in fields(Options) if f.name in options}
-        given["health_port"] = _port(options["health_port"])
+        if first := options["health_port"]:  # 0 is any free port, for each process
+            given["health_port"] = first + (supervisor.number() or 0)
         consumer = Consumer(found, Options(**given))
         _stop_on_signals(consumer)
         console = Console(consumer, self.stdout, live=not options["no_progress"])
@@ -140,11 +141,6 @@ def _stop_on_signals(consumer: Consumer) -> None:
             thread.join(consumer.options.graceful_timeout)
 
         atexit.register(wait_for_the_end)
-
-
-def _port(first: int | None) -> int | None:
-    # With port 0, each process takes any free port.
-    return first + (supervisor.number() or 0) if first else first
 
 
 def _size(text: str) -> int:
