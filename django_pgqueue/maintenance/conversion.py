@@ -48,6 +48,8 @@ from django_pgqueue.sqlstates import CHECK_VIOLATION, QUERY_CANCELED, UNDEFINED_
 __all__ = ["repartition"]
 
 R = TypeVar("R")
+#: Takes the number of rows checked, and an estimate of all rows.
+Progress = Callable[[int, int], None]
 
 #: For each try, the seconds to wait for the locks, and the seconds to pause after it. Other
 #: sessions wait during the first, and proceed during the second. The last pair is repeated.
@@ -55,7 +57,8 @@ TRIES = ((0.01, 0.05), (0.02, 0.1), (0.05, 0.2), (0.1, 0.5), (0.1, 1.0))
 
 #: A new bound lies at least this far ahead, so that there is time to validate it.
 MARGIN = dt.timedelta(minutes=10)
-#: A bound is rounded up to a full hour, or to a full interval if that is shorter.
+#: A bound is rounded up to a full hour, or to a full interval if that is shorter; in any case to a
+#: full second.
 LONGEST_STEP = dt.timedelta(hours=1)
 
 # The first key of the advisory lock ("pgqc"); the second is the queue's id.
@@ -66,7 +69,7 @@ def repartition(
     queue: StoredQueue,
     partition_interval: dt.timedelta | float | None,
     *,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> bool:
     """Partition a queue by time, or change the interval of its partitions.
 
@@ -123,9 +126,7 @@ def _only_converter(queue: StoredQueue) -> Iterator[None]:
         connection.close()
 
 
-def _change(
-    queue: StoredQueue, interval: dt.timedelta | None, progress: Callable[[int, int], None]
-) -> bool:
+def _change(queue: StoredQueue, interval: dt.timedelta | None, progress: Progress) -> bool:
     partitioned = _do(queue, is_partitioned)
     if interval is None:
         if partitioned:
@@ -146,9 +147,7 @@ def _change(
     return True
 
 
-def _into_partitions(
-    queue: StoredQueue, interval: dt.timedelta, progress: Callable[[int, int], None]
-) -> None:
+def _into_partitions(queue: StoredQueue, interval: dt.timedelta, progress: Progress) -> None:
     """Bound, build and switch. Start over if the bound passes before the switch."""
     while True:
         until = _bound(queue, interval, progress)
@@ -164,9 +163,7 @@ class _TooLate(Exception):
 # Step 1: the bound
 
 
-def _bound(
-    queue: StoredQueue, interval: dt.timedelta, progress: Callable[[int, int], None]
-) -> dt.datetime:
+def _bound(queue: StoredQueue, interval: dt.timedelta, progress: Progress) -> dt.datetime:
     """Add a validated bound to each table, and return its time."""
     until, found = _moment(queue, interval)
     rows = {parent: _do(queue, estimate_rows, parent) for parent in PARENTS}
@@ -192,7 +189,10 @@ def _moment(
         if until >= now + MARGIN / 2:
             return until, found
     _clear_away(queue)
-    return _end_of_range(now + MARGIN, min(interval, LONGEST_STEP)), {}
+    [(_, end)] = time_ranges(now + MARGIN, min(interval, LONGEST_STEP), ahead=0)
+    if end.microsecond:
+        end = end.replace(microsecond=0) + dt.timedelta(seconds=1)
+    return end, {}
 
 
 def _validate(queue: StoredQueue, parent: str, until: dt.datetime) -> None:
@@ -213,12 +213,6 @@ def _clear_away(queue: StoredQueue) -> None:
     """Remove the bounds that an interrupted call left."""
     if _do(queue, bounds.find_bounds):
         _briefly(queue, lock_own, bounds.drop_bounds)
-
-
-def _end_of_range(moment: dt.datetime, length: dt.timedelta) -> dt.datetime:
-    """Return the end of the time range around a moment, rounded up to whole seconds."""
-    [(_, end)] = time_ranges(moment, length, ahead=0)
-    return end if end.microsecond == 0 else end.replace(microsecond=0) + dt.timedelta(seconds=1)
 
 
 def estimate_rows(cursor: Any, queue_id: int, parent: str) -> int:

@@ -207,7 +207,10 @@ def find_partitions(cursor: Any, queue_id: int) -> list[Partition]:
     names. A table without such a counterpart is left out.
     """
     message, archive = own_tables(queue_id)
-    start, end = (as_microseconds(_bound(side)) for side in ("FROM", "TO"))
+    start, end = (
+        as_microseconds(f"substring(bound FROM $${side} \\('([^']+)'\\)$$)::timestamptz")
+        for side in ("FROM", "TO")
+    )
     cursor.execute(
         "SELECT parent.relname, coalesce(child.relname, parent.relname), "
         f"coalesce(bound <> 'DEFAULT', false) AS has_range, {start} AS start, {end} "
@@ -230,7 +233,3 @@ def find_partitions(cursor: Any, queue_id: int) -> list[Partition]:
         for key, table in found[message].items()
         if key in found[archive]
     ]
-
-
-def _bound(side: str) -> str:
-    return f"substring(bound FROM $${side} \\('([^']+)'\\)$$)::timestamptz"
