@@ -23,7 +23,10 @@ def bars(rows: Sequence[tuple[str, float]]) -> str:
             f'<rect x="{LABEL}" y="{y + 4}" width="{length:.1f}" height="{ROW - 8}" rx="2"/>'
             f'<text x="{LABEL + length + 6:.1f}" y="{y + 15}">{value:,.0f}</text>'
         )
-    return _svg(WIDTH, len(rows) * ROW + 4, parts)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {len(rows) * ROW + 4}" '
+        f'role="img" class="plot">{"".join(parts)}</svg>'
+    )
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
@@ -31,28 +34,13 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     if not rows:
         return "(nothing)"
     cells = [[str(name) for name in rows[0]]]
-    cells += [[_text(value) for value in row.values()] for row in rows]
+    cells += [["-" if value is None else str(value) for value in row.values()] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    numeric = [isinstance(value, (int, float)) for value in rows[0].values()]
+    numeric = [isinstance(value, int) for value in rows[0].values()]
     return "\n".join(
         "  ".join(
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(line, widths, numeric, strict=True)
         ).rstrip()
         for line in cells
-    )
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.3f}"
-    if hasattr(value, "strftime"):
-        return str(value.strftime("%Y-%m-%d %H:%M"))
-    return "-" if value is None else str(value)
-
-
-def _svg(width: int, height: int, parts: Sequence[str]) -> str:
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
-        f'class="plot">{"".join(parts)}</svg>'
     )

@@ -23,10 +23,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "--lake",
-            type=Path,
-            default=lake_path(),
-            help="where the lake is (default: .lake)",
+            "--lake", type=Path, default=lake_path(), help="where the lake is (default: .lake)"
         )
         parser.add_argument(
             "--output",
