@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from django.db import Error, connections, transaction
@@ -15,7 +15,7 @@ from django_pgqueue.conf import settings
 from django_pgqueue.ddl.locks import milliseconds
 from django_pgqueue.engine.statements import load
 
-__all__ = ["Counted", "Recorder", "note"]
+__all__ = ["Counted", "Recorder"]
 
 #: Timeouts of the write in seconds: for each lock, and for the whole statement.
 LOCK, LONGEST = 0.2, 1.0
@@ -51,21 +51,17 @@ class Recorder:
         self._written: dict[Counted, dict[Any, float]] = {}
 
     def write(self, process_id: int, *, now: bool = False) -> None:
-        """Write the counts since the last write, if one is due. Never raises a database error."""
+        """Write the counts since the last write, if one is due. Never raises a database error.
+
+        Takes at most one second, since heartbeats wait for it.
+        """
         if self._every is None or (time.monotonic() < self._due and not now):
             return
         self._due = time.monotonic() + self._every
         counted = {each: each.tally() for each in self._subscriptions}
-
-        def rows(minute: dt.datetime) -> Iterator[dict[str, Any]]:
-            if (minute, process_id) != self._row_of:
-                self._row_of, self._base = (minute, process_id), self._written
-            for subscription, counts in counted.items():
-                if counts != self._written.get(subscription):
-                    yield _row(subscription, counts, self._base.get(subscription, {}))
-
         try:
-            note(self._alias, process_id, rows)
+            with transaction.atomic(using=self._alias), connections[self._alias].cursor() as cursor:
+                self._write(cursor, process_id, counted)
         except Error as error:
             if not self._failing:
                 signals.database_failed.send_robust(
@@ -76,26 +72,25 @@ class Recorder:
             self._failing = False
             self._written = counted
 
-
-def note(
-    alias: str, process_id: int, rows: Callable[[dt.datetime], Iterable[dict[str, Any]]]
-) -> None:
-    """Write the rows of a process for the current minute of the server's clock.
-
-    Arguments:
-        rows: a function that takes the minute, and returns each queue's row of counts since then.
-
-    Raises DatabaseError after at most one second, since heartbeats wait for this write.
-    """
-    with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+    def _write(
+        self, cursor: Any, process_id: int, counted: dict[Counted, dict[Any, float]]
+    ) -> None:
+        """Write the rows of the current minute of the server's clock: the counts since it began."""
         cursor.execute(
             "SELECT date_trunc('minute', statement_timestamp(), 'UTC'), "
             "set_config('lock_timeout', %s, true), set_config('statement_timeout', %s, true)",
             [milliseconds(LOCK), milliseconds(LONGEST)],
         )
-        minute = cursor.fetchone()[0]
-        if told := list(rows(minute)):
-            params = {"minute": minute, "process_id": process_id, "rows": json.dumps(told)}
+        minute, *_ = cursor.fetchone()
+        if (minute, process_id) != self._row_of:
+            self._row_of, self._base = (minute, process_id), self._written
+        rows = [
+            _row(subscription, counts, self._base.get(subscription, {}))
+            for subscription, counts in counted.items()
+            if counts != self._written.get(subscription)
+        ]
+        if rows:
+            params = {"minute": minute, "process_id": process_id, "rows": json.dumps(rows)}
             cursor.execute(load("note", __package__), params)
 
 

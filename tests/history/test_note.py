@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 from django.db import DatabaseError
 from django.test import override_settings
@@ -84,7 +86,7 @@ def test_a_failure_is_announced_once_and_its_counts_are_written_later(
         tries.append(args)
         raise DatabaseError("history is full")
 
-    monkeypatch.setattr(note, "note", fail)
+    monkeypatch.setattr(note, "load", fail)
     sent = committed_orders.send(1)
     with override_settings(PGQUEUE={"HISTORY_SECONDS": 0}):
         consumer = consume(lambda message: None, options={"heartbeat": 0.01})
@@ -110,14 +112,25 @@ def test_a_locked_history_holds_nothing_up(committed_orders, drain, actor):
     assert History.objects.count() == 0
 
 
-def test_a_queue_that_was_dropped_is_left_out(committed_orders):
-    def rows(minute: object) -> list[dict[str, object]]:
-        names = ("completed", "retried", "failed", "dead_lettered", "expired", "lost", "busy")
-        row = dict.fromkeys(names, 1)
-        ids = [Queue.objects.get().pk, 999_999]
-        return [{"queue_id": pk, **row, "waits": {}, "runs": {}} for pk in ids]
+@dataclass(eq=False)
+class Subscription:
+    """A subscription to the queue with an id, which completed a message."""
 
-    note.note("default", 7, rows)
+    pk: int
+    dead_letter_queue_id: None = None
+
+    @property
+    def queue(self) -> Subscription:
+        return self
+
+    def tally(self) -> dict[str, float]:
+        return {"completed": 1}
+
+
+def test_a_queue_that_was_dropped_is_left_out(committed_orders):
+    kept, dropped = Subscription(Queue.objects.get().pk), Subscription(999_999)
+
+    note.Recorder("default", [kept, dropped]).write(7)
 
     assert History.objects.values_list("queue__name", flat=True).get() == "orders"
 
