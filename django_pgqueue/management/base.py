@@ -57,7 +57,7 @@ class QueueCommand(BaseCommand):
         parser.add_argument("--json", action="store_true", help="the result as JSON, for scripts")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        alias = Queue.objects.database(options["database"])
+        alias, self._as_json = Queue.objects.database(options["database"]), options["json"]
         try:
             # Some jobs use psycopg directly: convert its errors to Django's.
             with connections[alias].wrap_database_errors:
@@ -71,9 +71,9 @@ class QueueCommand(BaseCommand):
     def run(self, alias: str, options: dict[str, Any]) -> None:
         raise NotImplementedError
 
-    def answer(self, options: Mapping[str, Any], result: Any, lines: Iterable[str]) -> None:
+    def answer(self, result: Any, lines: Iterable[str]) -> None:
         """Print ``result`` as JSON with --json, otherwise print ``lines``."""
-        if options["json"]:
+        if self._as_json:
             lines = [json.dumps(result, cls=DjangoJSONEncoder)]
         for line in lines:
             self.stdout.write(line)

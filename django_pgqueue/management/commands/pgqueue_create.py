@@ -72,7 +72,7 @@ class Command(QueueCommand):
             for key, value in found.items()
         }
         result = {"queue": queue.name, "created": not existed, **values, "differs": sorted(differs)}
-        self.answer(options, result, [made, *kept])
+        self.answer(result, [made, *kept])
 
 
 def _folded(value: Any) -> Any:

@@ -49,6 +49,6 @@ class Command(QueueCommand):
             lines.append(f"{'FAIL' if found.is_problem else 'ok  '} {found.check}: {found.text}")
             if found.is_problem:
                 lines.append(f"     {found.action}")
-        self.answer(options, {"healthy": healthy, "findings": findings}, lines)
+        self.answer({"healthy": healthy, "findings": findings}, lines)
         if not healthy:
             sys.exit(1)

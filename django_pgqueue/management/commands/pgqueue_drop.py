@@ -39,4 +39,4 @@ class Command(QueueCommand):
             self.confirm(question, queue.name, "Nothing was dropped.")
         Message.objects.drop_queue(queue)
         result = {"queue": queue.name, "dropped": True}
-        self.answer(options, result, [f"Dropped queue {queue.name!r}."])
+        self.answer(result, [f"Dropped queue {queue.name!r}."])

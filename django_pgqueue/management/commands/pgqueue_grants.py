@@ -62,4 +62,4 @@ class Command(QueueCommand):
             verb = "Revoked" if options["revoke"] else "Granted"
             lines = [f"{verb} {len(statements)} rights of role {role!r}."]
         done = {"role": role, "for": kind, "applied": options["apply"], "statements": statements}
-        self.answer(options, done, lines)
+        self.answer(done, lines)

@@ -46,6 +46,6 @@ class Command(QueueCommand):
                 f"backlog {backlog:,}{', paused' if queue.paused else ''}"
             )
         all_healthy = all(finding["healthy"] for finding in findings)
-        self.answer(options, {"healthy": all_healthy, "queues": findings}, lines)
+        self.answer({"healthy": all_healthy, "queues": findings}, lines)
         if not all_healthy:
             sys.exit(1)

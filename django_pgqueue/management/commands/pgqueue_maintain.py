@@ -44,7 +44,7 @@ class Command(QueueCommand):
         while (wait := BulkAction.objects.drive(using=alias)) is not None:
             time.sleep(wait)
         lines = [*table(COLUMNS, [_row(each) for each in done]), *_advice(done)]
-        self.answer(options, [each.as_dict() for each in done], lines)
+        self.answer([each.as_dict() for each in done], lines)
         if failed := [f"{each.queue_name}: {each.error}" for each in done if each.error]:
             raise CommandError("\n".join(failed))
 

@@ -45,6 +45,4 @@ class Command(QueueCommand):
             "was": was and was.total_seconds(),
             "partition_interval": interval and interval.total_seconds(),
         }
-        self.answer(
-            options, result, [f"Queue {queue.name!r} {'now has' if changed else 'has'} {now}."]
-        )
+        self.answer(result, [f"Queue {queue.name!r} {'now has' if changed else 'has'} {now}."])

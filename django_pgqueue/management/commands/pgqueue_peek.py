@@ -53,7 +53,7 @@ class Command(QueueCommand):
         elif self.stdout.isatty():
             width = shutil.get_terminal_size().columns
             lines = [line if len(line) <= width else f"{line[: width - 3]}..." for line in lines]
-        self.answer(options, [_facts(message) for message in messages], lines)
+        self.answer([_facts(message) for message in messages], lines)
 
 
 def _row(message: Message) -> list[str]:

@@ -34,4 +34,4 @@ class Command(QueueCommand):
             with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
                 changed = pgmq.remove(cursor)
             line = "Removed schema pgmq." if changed else "There is no schema pgmq."
-        self.answer(options, {"action": options["action"], "changed": changed}, [line])
+        self.answer({"action": options["action"], "changed": changed}, [line])

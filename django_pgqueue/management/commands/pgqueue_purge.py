@@ -31,4 +31,4 @@ class Command(QueueCommand):
         with self.counting("deleted", held.length, so_far) as show:
             purged = Message.objects.purge(queue, progress=show)
         result = {"queue": queue.name, "purged": purged}
-        self.answer(options, result, [f"Deleted {counted(purged)} of queue {queue.name!r}."])
+        self.answer(result, [f"Deleted {counted(purged)} of queue {queue.name!r}."])

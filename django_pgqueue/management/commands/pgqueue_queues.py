@@ -40,7 +40,7 @@ class Command(QueueCommand):
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
         if options["watch"] is None:
-            return self.answer(options, *_table(alias, options["queues"]))
+            return self.answer(*_table(alias, options["queues"]))
         try:
             self._watch(alias, options)
         except KeyboardInterrupt:
@@ -64,7 +64,7 @@ class Command(QueueCommand):
             if live:
                 self._draw(lines)
             else:
-                self.answer(options, result, [*lines, ""])
+                self.answer(result, [*lines, ""])
             self.stdout.flush()
             time.sleep(options["watch"])
 

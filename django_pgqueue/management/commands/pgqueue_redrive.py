@@ -41,4 +41,4 @@ class Command(QueueCommand):
                 f"There: {counted(left)}, held by a consumer, from no queue (--to QUEUE takes "
                 f"those), or new."
             )
-        self.answer(options, {"queue": queue.name, "redriven": went, "left": left}, lines)
+        self.answer({"queue": queue.name, "redriven": went, "left": left}, lines)

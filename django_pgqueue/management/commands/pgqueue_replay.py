@@ -61,8 +61,5 @@ class Command(QueueCommand):
                 to=options["to"], rate=options["rate"], progress=show, **chosen
             )
         to = Message.objects.resolve(options["to"] or queue, alias).name
-        self.answer(
-            options,
-            {"queue": queue.name, "to": to, "replayed": sent},
-            [f"Sent {counted(sent)} of queue {queue.name!r} again, to queue {to!r}."],
-        )
+        line = f"Sent {counted(sent)} of queue {queue.name!r} again, to queue {to!r}."
+        self.answer({"queue": queue.name, "to": to, "replayed": sent}, [line])

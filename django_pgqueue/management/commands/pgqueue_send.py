@@ -77,7 +77,7 @@ class Command(QueueCommand):
             ) from error
         pk = Message.objects.send(queue, body, **_envelope(options))
         result = {"queue": queue.name, "id": pk}
-        self.answer(options, result, [f"Sent message {pk} to queue {queue.name!r}."])
+        self.answer(result, [f"Sent message {pk} to queue {queue.name!r}."])
 
     def _send_lines(self, queue: Queue, options: dict[str, Any]) -> None:
         stream = sys.stdin.buffer
@@ -110,7 +110,7 @@ class Command(QueueCommand):
         lines = [f"Sent {counted(sent)} to queue {queue.name!r}."]
         if bad and options["skip_bad"]:
             lines.append(f"Skipped bad lines: {len(bad):,}.")
-        self.answer(options, {"queue": queue.name, "sent": sent, "bad": bad}, lines)
+        self.answer({"queue": queue.name, "sent": sent, "bad": bad}, lines)
         if bad and not options["skip_bad"]:
             raise CommandError(
                 f"Bad lines among lines {first} to {batch[-1][0]}: {len(bad):,}. None of these "
