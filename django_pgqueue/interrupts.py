@@ -7,8 +7,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-__all__ = ["interrupts_held"]
-
 
 @contextmanager
 def interrupts_held(numbers: Sequence[int] = (signal.SIGINT, signal.SIGTERM)) -> Iterator[None]:

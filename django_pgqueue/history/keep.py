@@ -18,8 +18,6 @@ from django_pgqueue.django_runner import runner
 from django_pgqueue.engine.metrics import measuring
 from django_pgqueue.engine.statements import load
 
-__all__ = ["keep_history"]
-
 #: The rows of a minute are folded at this age. Consumers write to them for up to two minutes.
 SETTLED = dt.timedelta(minutes=3)
 #: Rows of minutes older than this are folded only when their hour is.

@@ -15,8 +15,6 @@ from django_pgqueue.conf import settings
 from django_pgqueue.ddl.locks import milliseconds
 from django_pgqueue.engine.statements import load
 
-__all__ = ["Counted", "Recorder"]
-
 #: Timeouts of the write in seconds: for each lock, and for the whole statement.
 LOCK, LONGEST = 0.2, 1.0
 

@@ -13,8 +13,6 @@ from django.db import connections
 from django_pgqueue.engine.statements import load
 from django_pgqueue.history.histograms import quantile
 
-__all__ = ["LATELY", "SLOTS", "Counts", "Recent", "Times", "recent", "times"]
-
 #: The number of slots in an hour: the last one is the current minute, the others have two minutes.
 SLOTS = 31
 #: What counts as recent: in seconds for wait and run times, in slots for counts.

@@ -11,15 +11,6 @@ from typing import Any
 
 from django_pgqueue.ddl.names import MESSAGE, PARENTS, own_table
 
-__all__ = [
-    "add_bound",
-    "constraint_name",
-    "drop_bounds",
-    "drop_function",
-    "find_bounds",
-    "validate_bound",
-]
-
 _PREFIX = "pgqueue_bound_"
 SECONDS = "%Y%m%d%H%M%S"
 

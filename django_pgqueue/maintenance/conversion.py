@@ -45,8 +45,6 @@ from django_pgqueue.maintenance.partitions import (
 from django_pgqueue.maintenance.stored_queue import StoredQueue
 from django_pgqueue.sqlstates import CHECK_VIOLATION, QUERY_CANCELED, UNDEFINED_TABLE, sqlstate
 
-__all__ = ["repartition"]
-
 R = TypeVar("R")
 #: Takes the number of rows checked, and an estimate of all rows.
 Progress = Callable[[int, int], None]

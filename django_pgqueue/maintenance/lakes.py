@@ -11,16 +11,6 @@ from django.db import connections
 from django_pgqueue.engine.statements import compose
 from django_pgqueue.maintenance.work import Work
 
-__all__ = [
-    "LATE",
-    "LakeHealth",
-    "exported_below",
-    "foreign_lakes",
-    "health",
-    "is_running",
-    "note_removal",
-]
-
 #: An export is late this many seconds after its last successful run: one day and two hours.
 LATE = 26 * 3600.0
 

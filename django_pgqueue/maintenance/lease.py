@@ -13,8 +13,6 @@ from django.db import connections
 
 from django_pgqueue.engine.statements import load
 
-__all__ = ["hold", "leave"]
-
 
 def hold(token: UUID, seconds: float, *, using: str) -> bool:
     """Take or renew the lease for ``seconds``. Returns False if another token holds it."""

@@ -21,8 +21,6 @@ from django_pgqueue.maintenance.partitions import (
 from django_pgqueue.maintenance.work import Work
 from django_pgqueue.sqlstates import CHECK_VIOLATION, sqlstate
 
-__all__ = ["make_partitions"]
-
 #: If the default partition has messages, the next partition begins this long after now.
 MARGIN = dt.timedelta(seconds=2)
 

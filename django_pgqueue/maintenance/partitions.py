@@ -16,23 +16,6 @@ from django_pgqueue.ddl.names import MESSAGE, own_table, own_tables
 from django_pgqueue.ddl.times import EPOCH, as_microseconds, moment
 from django_pgqueue.ddl.triggers import send_trigger
 
-__all__ = [
-    "AHEAD",
-    "Partition",
-    "Range",
-    "create_partition",
-    "drop_partition",
-    "fetch_value",
-    "find_partitions",
-    "is_partitioned",
-    "lock_for_change",
-    "lock_for_drop",
-    "make_partitioned",
-    "make_table",
-    "missing_ranges",
-    "time_ranges",
-]
-
 #: The first moment of a partition, and the first moment after it.
 Range = tuple[dt.datetime, dt.datetime]
 

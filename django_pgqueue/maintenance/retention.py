@@ -19,8 +19,6 @@ from django_pgqueue.maintenance.partitions import Partition
 from django_pgqueue.maintenance.work import Work
 from django_pgqueue.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
 
-__all__ = ["lives_in", "remove_expired"]
-
 #: One transaction deletes at most this many outcomes, from at most this many pages.
 BATCH = 2000
 PAGES = 1024

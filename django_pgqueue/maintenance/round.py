@@ -20,8 +20,6 @@ from django_pgqueue.maintenance.upkeep import prune_attempts, repair_wake, sweep
 from django_pgqueue.maintenance.work import Work
 from django_pgqueue.types import Maintained
 
-__all__ = ["is_lost", "maintain", "maintain_or_tell"]
-
 #: The steps on each queue.
 QUEUE_STEPS: tuple[Callable[[Work], None], ...] = (
     repair_wake,

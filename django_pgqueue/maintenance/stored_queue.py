@@ -6,8 +6,6 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-__all__ = ["StoredQueue"]
-
 
 class StoredQueue(Protocol):
     """The attributes of the model ``Queue`` that maintenance uses."""

@@ -17,8 +17,6 @@ from django_pgqueue.maintenance.partitions import (
     time_ranges,
 )
 
-__all__ = ["create_tables", "drop_tables"]
-
 
 def create_tables(
     cursor: Any,

@@ -8,8 +8,6 @@ from django_pgqueue import ddl
 from django_pgqueue.conf import settings
 from django_pgqueue.maintenance.work import Work
 
-__all__ = ["prune_attempts", "repair_wake", "sweep_keys", "sweep_slots"]
-
 #: The most keys or slots that one transaction checks.
 SWEPT = 5000
 #: The most attempts that one statement reads or deletes.

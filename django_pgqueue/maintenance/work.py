@@ -19,8 +19,6 @@ from django_pgqueue.maintenance.stored_queue import StoredQueue
 from django_pgqueue.sqlstates import QUERY_CANCELED, sqlstate
 from django_pgqueue.types import Maintained
 
-__all__ = ["Work"]
-
 R = TypeVar("R")
 
 

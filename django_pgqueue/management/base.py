@@ -21,22 +21,6 @@ from django_pgqueue.models import Queue
 from django_pgqueue.sqlstates import UNDEFINED_TABLE, sqlstate
 from django_pgqueue.wording import amount, length_of
 
-__all__ = [
-    "QueueCommand",
-    "add_conditional",
-    "add_database",
-    "add_time",
-    "advice",
-    "counted",
-    "duration",
-    "json_value",
-    "loads",
-    "positive",
-    "seconds",
-    "table",
-    "whole_seconds",
-]
-
 #: The exit code after Ctrl-C.
 INTERRUPTED = 130
 

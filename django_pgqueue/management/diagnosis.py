@@ -22,8 +22,6 @@ from django_pgqueue.management.base import counted
 from django_pgqueue.models import Message, Process, Queue, Schedule
 from django_pgqueue.wording import age
 
-__all__ = ["Finding", "Limits", "examine"]
-
 
 @dataclass(frozen=True)
 class Limits:

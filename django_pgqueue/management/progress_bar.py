@@ -7,8 +7,6 @@ import time
 
 from django.core.management.base import OutputWrapper
 
-__all__ = ["ProgressBar"]
-
 _DRAW_EVERY = 0.1
 _SAY_EVERY = 10.0
 _WIDTH = 24
