@@ -99,13 +99,9 @@ def _row(subscription: Counted, counts: dict[Any, float], base: dict[Any, float]
     has_other = subscription.queue.dead_letter_queue_id is not None
     return {
         "queue_id": subscription.queue.pk,
-        "completed": more.get("completed", 0),
-        "retried": more.get("retried", 0),
+        **{name: more.get(name, 0) for name in ("completed", "retried", "expired", "lost", "busy")},
         "failed": 0 if has_other else failed,
         "dead_lettered": failed if has_other else 0,
-        "expired": more.get("expired", 0),
-        "lost": more.get("lost", 0),
-        "busy": more.get("busy", 0.0),
         **{
             name: {key[1]: number for key, number in more.items() if key[0] == name}
             for name in ("waits", "runs")

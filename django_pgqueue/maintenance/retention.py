@@ -198,8 +198,14 @@ def _prune_partition(work: Work, partition: Partition, before: dt.datetime) -> N
         [partition.archive],
     )
     page, line = 0, 0
+    params: dict[str, Any] = {"before": before, "batch": BATCH}
     while page < (size or 0):
-        pruned = _prune_batch(work, partition, before, page, line)
+        params |= {"first": f"({page},{line})", "end": f"({page + PAGES},0)"}
+        with transaction.atomic(using=work.queue.alias, durable=True):
+            params["exported_below"] = lakes.exported_below(work)
+            [row] = work.fetch("expire", params, partition)
+            pruned = Pruned(*row)
+            lakes.note_removal(work, pruned.last_xid)
         work.counts["pruned"] += pruned.gone
         work.counts["held"] += pruned.held
         if pruned.old == BATCH and pruned.last_place is not None:
@@ -209,20 +215,3 @@ def _prune_partition(work: Work, partition: Partition, before: dt.datetime) -> N
         else:
             page, line = page + PAGES, 0
         work.tell()
-
-
-def _prune_batch(
-    work: Work, partition: Partition, before: dt.datetime, page: int, line: int
-) -> Pruned:
-    params = {
-        "first": f"({page},{line})",
-        "end": f"({page + PAGES},0)",
-        "before": before,
-        "batch": BATCH,
-    }
-    with transaction.atomic(using=work.queue.alias, durable=True):
-        limit = lakes.exported_below(work)
-        [row] = work.fetch("expire", {**params, "exported_below": limit}, partition)
-        pruned = Pruned(*row)
-        lakes.note_removal(work, pruned.last_xid)
-    return pruned

@@ -69,7 +69,14 @@ def maintain(
     began = time.monotonic()
     for step in QUEUE_STEPS:
         step(work)
-    maintained = work.done(seconds=time.monotonic() - began)
+    maintained = Maintained(
+        queue_name=fresh.name,
+        before=work.before,
+        refused=work.refused,
+        foreign_lakes=work.foreign_lakes,
+        seconds=time.monotonic() - began,
+        **work.counts,  # type: ignore[arg-type]
+    )
     signals.queue_maintained.send_robust(fresh.name, queue=fresh, maintained=maintained)
     return maintained
 

@@ -17,7 +17,6 @@ from django_pgqueue.errors import QueueBusy
 from django_pgqueue.maintenance.partitions import Partition, fetch_value, find_partitions
 from django_pgqueue.maintenance.stored_queue import StoredQueue
 from django_pgqueue.sqlstates import QUERY_CANCELED, sqlstate
-from django_pgqueue.types import Maintained
 
 R = TypeVar("R")
 
@@ -29,7 +28,7 @@ class Work:
     ``patience``: the seconds for which a step tries to get its locks. ``stall``: the most seconds
     that one try waits for a lock, while other sessions wait behind it. ``progress``: called with
     the number of messages removed so far. ``counts``, ``before``, ``refused`` and ``foreign_lakes``
-    are fields of :class:`Maintained`.
+    are fields of :class:`~django_pgqueue.types.Maintained`.
     """
 
     queue: StoredQueue
@@ -40,17 +39,6 @@ class Work:
     before: dt.datetime | None = None
     refused: bool = False
     foreign_lakes: tuple[str, ...] = ()
-
-    def done(self, seconds: float) -> Maintained:
-        """Return the result of the round, which took ``seconds``."""
-        return Maintained(
-            queue_name=self.queue.name,
-            before=self.before,
-            refused=self.refused,
-            foreign_lakes=self.foreign_lakes,
-            seconds=seconds,
-            **self.counts,  # type: ignore[arg-type]
-        )
 
     def tell(self) -> None:
         self.progress(self.counts["dropped"] + self.counts["pruned"])

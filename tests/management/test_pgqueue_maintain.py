@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError
 
-from django_pgqueue.maintenance import retention
+from django_pgqueue.maintenance import lakes, retention
 from django_pgqueue.models import ArchivedMessage, Lake, Message, Queue, queue
 from tests.actors import begin, commit
 from tests.actors import call as operate
@@ -112,16 +112,16 @@ def test_an_interrupt_says_how_many_messages_were_removed(monkeypatch):
     monkeypatch.setattr(retention, "BATCH", 2)
     found = plain()
     done(found, sent(found, 6, 9), 8)
-    prune = retention._prune_batch
+    note = lakes.note_removal
     batches: list[int] = []
 
-    def interrupt(*args: Any) -> retention.Pruned:
+    def interrupt(*args: Any) -> None:
         batches.append(1)
         if len(batches) == 3:
             raise KeyboardInterrupt
-        return prune(*args)
+        note(*args)
 
-    monkeypatch.setattr(retention, "_prune_batch", interrupt)
+    monkeypatch.setattr(lakes, "note_removal", interrupt)
 
     with pytest.raises(
         CommandError, match=r"Interrupted. 4 messages removed; run it again"
