@@ -74,11 +74,11 @@ class QueueCommand(BaseCommand):
 
         ``so_far`` becomes :attr:`so_far`, with the number of messages in place of ``{}``.
         """
-        with ProgressBar(self.stderr, verb, total) as bar:
+        with ProgressBar(self.stderr, verb) as bar:
 
             def show(done: int) -> None:
                 self.so_far = so_far.format(counted(done))
-                bar.show(done)
+                bar.show(done, total)
 
             yield show
 

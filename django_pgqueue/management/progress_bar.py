@@ -13,15 +13,11 @@ _WIDTH = 24
 
 
 class ProgressBar:
-    """A context manager that shows progress, and removes the bar at the end.
+    """A context manager that shows progress, and removes the bar at the end."""
 
-    It shows only the count if neither ``total`` nor the ``share`` of :meth:`show` is known.
-    """
-
-    def __init__(self, out: OutputWrapper, verb: str, total: int | None = None) -> None:
+    def __init__(self, out: OutputWrapper, verb: str) -> None:
         self._out = out
         self._verb = verb
-        self.total = total
         self._live = out.isatty()
         self._started = time.monotonic()
         self._next = self._started + (0.0 if self._live else _SAY_EVERY)
@@ -33,23 +29,26 @@ class ProgressBar:
         if self._live:
             self._write("\r\x1b[K", ending="")
 
-    def show(self, done: int, share: float | None = None) -> None:
-        """Show ``done`` finished items. ``share`` is the finished part of the work, from 0 to 1."""
+    def show(self, done: int, total: int | None = None, share: float | None = None) -> None:
+        """Show ``done`` finished items, with a bar if ``total`` or ``share`` is known.
+
+        ``share`` is the finished part of the work, from 0 to 1.
+        """
         now = time.monotonic()
         if now < self._next:
             return
         self._next = now + (_DRAW_EVERY if self._live else _SAY_EVERY)
-        if share is None and self.total:
-            share = done / self.total
-        line = self._line(done, share, now - self._started)
+        if share is None and total:
+            share = done / total
+        line = self._line(done, total, share, now - self._started)
         if self._live:
             width = shutil.get_terminal_size().columns - 1
             self._write(f"\r\x1b[K{line[:width]}", ending="")
         else:
             self._write(line)
 
-    def _line(self, done: int, share: float | None, seconds: float) -> str:
-        of = f" of {self.total:,}" if self.total else ""
+    def _line(self, done: int, total: int | None, share: float | None, seconds: float) -> str:
+        of = f" of {total:,}" if total else ""
         line = f"{done:,}{of} {self._verb}, {done / max(seconds, 1e-6):,.0f}/s"
         if share is None:
             return line

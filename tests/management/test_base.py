@@ -123,8 +123,8 @@ def test_a_table_lets_no_message_steer_the_terminal():
 def test_a_terminal_gets_a_bar_that_is_gone_at_the_end():
     out = Terminal()
 
-    with ProgressBar(OutputWrapper(out), "sent", total=40) as bar:
-        bar.show(10)
+    with ProgressBar(OutputWrapper(out), "sent") as bar:
+        bar.show(10, total=40)
 
     drawn, wiped = out.getvalue().split("\r\x1b[K")[1:]
     assert drawn.startswith(f"[{'#' * 6}{'.' * 18}]  25%  10 of 40 sent, ")

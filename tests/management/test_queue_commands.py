@@ -276,7 +276,7 @@ def test_purge_shows_how_far_it_is_and_after_ctrl_c_what_is_done(orders, monkeyp
     monkeypatch.setattr("django_pgqueue.engine.settle.settling.PURGE_BATCH", 2)
     orders.send_batch([1, 2, 3, 4, 5])
 
-    def interrupt(progress: ProgressBar, done: int) -> None:
+    def interrupt(progress: ProgressBar, done: int, total: int) -> None:
         if done == 4:
             raise KeyboardInterrupt
 

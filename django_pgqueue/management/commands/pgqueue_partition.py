@@ -34,8 +34,7 @@ class Command(QueueCommand):
                     "The queue works as before. Run the same command again to continue, or with "
                     "--cancel to undo what it did so far."
                 )
-                bar.total = total
-                bar.show(done)
+                bar.show(done, total)
 
             changed = bound_to(queue).repartition(interval, progress=show)
         now = "no partitions by time" if interval is None else f"partitions of {interval}"
