@@ -106,10 +106,8 @@ class Recent:
     def per_minute(self, second: int) -> tuple[float, float]:
         """Return messages sent and ended per minute, averaged over the last six minutes.
 
-        Messages sent are sampled once a minute, so the count of the current minute is not complete.
-
-        Arguments:
-            second: how many seconds ago the current minute began.
+        Messages sent are sampled once a minute, so the count of the current minute, which began
+        ``second`` seconds ago, is not complete.
         """
         counts, minutes = total(self.over[-RATE:]), 2 * RATE
         ended = counts.ended + self.slots[-1].ended

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -35,12 +34,12 @@ def make_partitions(work: Work) -> None:
     longer than ``stall``, no partition is made. Messages then go to the default partition, and are
     deleted one by one instead of with their partition.
     """
-    interval = work.queue.partition_interval
+    queue, interval = work.queue, work.queue.partition_interval
     if interval is None:
         return
     found = work.partitions()
     defaults = [partition for partition in found if not partition.has_range]
-    if defaults and defaults[0].message == work.queue.tables["message"]:
+    if defaults and defaults[0].message == queue.tables["message"]:
         return  # the tables have no partitions by time
     now = work.now()
     seconds = max((_seconds_to_read(work, default) for default in defaults), default=0)
@@ -52,9 +51,18 @@ def make_partitions(work: Work) -> None:
     if seconds > work.stall:
         work.counts["stay_in_default"] += len(missing)
         return
+
+    def make(cursor: Any, wanted: Range) -> int:
+        """Make a partition, unless another process has made it. Returns the number made, 0 or 1."""
+        lock_for_change(cursor, queue.pk)
+        if wanted not in still_missing(find_partitions(cursor, queue.pk)):
+            return 0
+        create_partition(cursor, queue.pk, *wanted, unlogged=queue.unlogged)
+        return 1
+
     for wanted in missing:
         try:
-            work.counts["partitions_made"] += work.briefly(_make_one, work, wanted, still_missing)
+            work.counts["partitions_made"] += work.briefly(make, wanted)
         except QueueBusy:
             work.counts["busy"] += 1
             return
@@ -63,21 +71,6 @@ def make_partitions(work: Work) -> None:
                 raise
             work.counts["stay_in_default"] += 1
         work.tell()
-
-
-def _make_one(
-    cursor: Any,
-    work: Work,
-    wanted: Range,
-    still_missing: Callable[[list[Partition]], list[Range]],
-) -> int:
-    """Make a partition, unless another process has made it. Returns the number made, 0 or 1."""
-    queue = work.queue
-    lock_for_change(cursor, queue.pk)
-    if wanted not in still_missing(find_partitions(cursor, queue.pk)):
-        return 0
-    create_partition(cursor, queue.pk, *wanted, unlogged=queue.unlogged)
-    return 1
 
 
 def _seconds_to_read(work: Work, partition: Partition) -> float:

@@ -106,10 +106,7 @@ class Command(BaseCommand):
 
 
 def _refuse_transaction() -> None:
-    """Raise CommandError if a transaction is open.
-
-    The consumer's threads would not see the transaction's messages, and would wait for its locks.
-    """
+    """Raise CommandError if a transaction is open: the threads would wait for its locks."""
     for connection in connections.all(initialized_only=True):
         if connection.in_atomic_block:
             raise CommandError(
