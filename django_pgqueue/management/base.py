@@ -21,9 +21,6 @@ from django_pgqueue.models import Queue
 from django_pgqueue.sqlstates import UNDEFINED_TABLE, sqlstate
 from django_pgqueue.wording import amount, length_of
 
-#: The exit code after Ctrl-C.
-INTERRUPTED = 130
-
 _NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 
 
@@ -49,8 +46,8 @@ class QueueCommand(BaseCommand):
         except (PgQueueError, Error) as error:
             raise CommandError(f"{advice(error, alias)} {self.so_far}".strip()) from error
         except KeyboardInterrupt:
-            text = f"Interrupted. {self.so_far}".strip()
-            raise CommandError(text, returncode=INTERRUPTED) from None
+            # The exit code that shells give to Ctrl-C.
+            raise CommandError(f"Interrupted. {self.so_far}".strip(), returncode=130) from None
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
         raise NotImplementedError

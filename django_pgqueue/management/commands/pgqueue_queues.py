@@ -79,15 +79,13 @@ class Command(QueueCommand):
 
 def _table(alias: str, names: list[str]) -> tuple[Any, list[str]]:
     """Return the table of queues, as JSON values and as lines of text."""
-    chosen = [Message.objects.resolve(name, alias) for name in names]
+    if names:
+        metrics = [Message.objects.metrics(Message.objects.resolve(name, alias)) for name in names]
+    else:
+        metrics = Message.objects.using(alias).metrics_all()
     queues = Queue.objects.using(alias).select_related("dead_letter_queue")
     known = {queue.name: queue for queue in queues}
-    metrics = (
-        [Message.objects.metrics(queue) for queue in chosen]
-        if names
-        else Message.objects.using(alias).metrics_all()
-    )
-    # Leave out queues that were created or dropped between the queries.
+    # Leave out queues that were dropped between the queries.
     found = [(each, known[each.queue_name]) for each in metrics if each.queue_name in known]
     result = [
         {**each.as_dict(), "paused": queue.paused, "dead_letter_queue": _target(queue)}
