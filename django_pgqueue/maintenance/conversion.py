@@ -163,7 +163,8 @@ class _TooLate(Exception):
 
 def _bound(queue: StoredQueue, interval: dt.timedelta, progress: Progress) -> dt.datetime:
     """Add a validated bound to each table, and return its time."""
-    until, found = _moment(queue, interval)
+    until = _moment(queue, interval)
+    found = _do(queue, bounds.find_bounds)
     rows = {parent: _do(queue, estimate_rows, parent) for parent in PARENTS}
     done, total = 0, sum(rows.values())
     # Bounds messages before outcomes: an outcome has its message's time, and must not be refused.
@@ -177,20 +178,17 @@ def _bound(queue: StoredQueue, interval: dt.timedelta, progress: Progress) -> dt
     return until
 
 
-def _moment(
-    queue: StoredQueue, interval: dt.timedelta
-) -> tuple[dt.datetime, dict[str, dt.datetime]]:
-    """Return the time for the bounds, and any bounds of that time from an interrupted call."""
+def _moment(queue: StoredQueue, interval: dt.timedelta) -> dt.datetime:
+    """Return the time for the bounds: that of an interrupted call, if it is not too soon."""
     now = _do(queue, lambda cursor, _: server_time(cursor))
-    found = _do(queue, bounds.find_bounds)
-    for until in found.values():
+    for until in _do(queue, bounds.find_bounds).values():
         if until >= now + MARGIN / 2:
-            return until, found
+            return until
     _clear_away(queue)
     [(_, end)] = time_ranges(now + MARGIN, min(interval, LONGEST_STEP), ahead=0)
     if end.microsecond:
         end = end.replace(microsecond=0) + dt.timedelta(seconds=1)
-    return end, {}
+    return end
 
 
 def _validate(queue: StoredQueue, parent: str, until: dt.datetime) -> None:

@@ -41,16 +41,6 @@ class Outcomes(NamedTuple):
     xmin: int
 
 
-class Pruned(NamedTuple):
-    """The one row of ``expire.sql``."""
-
-    gone: int
-    last_xid: int | None
-    held: int
-    old: int
-    last_place: str | None
-
-
 def remove_expired(work: Work) -> None:
     """Remove the messages whose retention is over: whole partitions, then the rest row by row."""
     _find_expired(work)
@@ -203,14 +193,13 @@ def _prune_partition(work: Work, partition: Partition, before: dt.datetime) -> N
         params |= {"first": f"({page},{line})", "end": f"({page + PAGES},0)"}
         with transaction.atomic(using=work.queue.alias, durable=True):
             params["exported_below"] = lakes.exported_below(work)
-            [row] = work.fetch("expire", params, partition)
-            pruned = Pruned(*row)
-            lakes.note_removal(work, pruned.last_xid)
-        work.counts["pruned"] += pruned.gone
-        work.counts["held"] += pruned.held
-        if pruned.old == BATCH and pruned.last_place is not None:
+            [(gone, last_xid, held, old, last_place)] = work.fetch("expire", params, partition)
+            lakes.note_removal(work, last_xid)
+        work.counts["pruned"] += gone
+        work.counts["held"] += held
+        if old == BATCH:
             # The batch is full: continue behind its last row.
-            page, line = map(int, pruned.last_place.strip("()").split(","))
+            page, line = map(int, last_place.strip("()").split(","))
             line += 1
         else:
             page, line = page + PAGES, 0

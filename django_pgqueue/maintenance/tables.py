@@ -11,7 +11,6 @@ from django_pgqueue.ddl.times import server_time
 from django_pgqueue.maintenance import bounds
 from django_pgqueue.maintenance.partitions import (
     create_partition,
-    fetch_value,
     make_partitioned,
     make_table,
     time_ranges,
@@ -60,7 +59,7 @@ def drop_tables(cursor: Any, queue_id: int, *, name: str) -> None:
     Takes ACCESS EXCLUSIVE on both parents, which blocks every queue until the end of the
     transaction: set ``lock_timeout``. The queue's purge mark stays: streams detect the loss by it.
     """
-    _mark_dropped(cursor, queue_id, name, own_table(ARCHIVE, queue_id))
+    _mark_dropped(cursor, queue_id, name)
     _drop(cursor, queue_id)
     # Deletes groups first: as long as a group has a row, it would get a new head.
     for table in ("pgqueue_group", *LIVE, "pgqueue_unlogged"):
@@ -74,20 +73,20 @@ def _drop(cursor: Any, queue_id: int) -> None:
     bounds.drop_function(cursor, queue_id)
 
 
-def _mark_dropped(cursor: Any, queue_id: int, name: str, archive: str) -> None:
+def _mark_dropped(cursor: Any, queue_id: int, name: str) -> None:
     """Write the purge mark: the last transaction that archived a message of the queue.
 
     Reads the whole archive before the lock, and under the lock only newer rows, by an index.
     """
+    archive = own_table(ARCHIVE, queue_id)
     newest = f"SELECT max(archive_xid) FROM {archive}"
     cursor.execute(f"SELECT ({newest}), pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
     before, reached = cursor.fetchone()
     cursor.execute(f"LOCK TABLE {archive} IN ACCESS EXCLUSIVE MODE")
-    since = fetch_value(cursor, f"{newest} WHERE archive_xid >= %s", [reached])
-    below = max((xid + 1 for xid in (before, since) if xid is not None), default=0)
     cursor.execute(
-        "INSERT INTO pgqueue_purge_mark AS p (queue_id, below_xid, dropped) VALUES (%s, %s, %s) "
+        "INSERT INTO pgqueue_purge_mark AS p (queue_id, dropped, below_xid) VALUES (%s, %s, "
+        f"coalesce(greatest(%s::bigint, ({newest} WHERE archive_xid >= %s)) + 1, 0)) "
         "ON CONFLICT (queue_id) DO UPDATE SET purged_at = DEFAULT, dropped = excluded.dropped, "
         "below_xid = greatest(p.below_xid, excluded.below_xid)",
-        [queue_id, below, name],
+        [queue_id, name, before, reached],
     )

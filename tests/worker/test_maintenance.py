@@ -13,6 +13,7 @@ from django.db import DatabaseError, OperationalError, connection
 from django.test import override_settings
 
 from django_pgqueue import signals
+from django_pgqueue.history import keep as keeping
 from django_pgqueue.maintenance import lease
 from django_pgqueue.maintenance import round as rounds
 from django_pgqueue.maintenance.partitions import AHEAD, find_partitions
@@ -81,7 +82,7 @@ def test_consumers_and_the_command_run_the_same_steps_in_the_same_order(
     ran: list[str] = []
     steps = [lambda work, name=name: ran.append(name) for name in ("first", "second")]
     monkeypatch.setattr(rounds, "QUEUE_STEPS", steps)
-    monkeypatch.setattr(rounds, "HISTORY_STEPS", [lambda alias: ran.append(alias)])
+    monkeypatch.setattr(keeping, "_sample", ran.append)
     in_order = ["first", "second", "default"]
 
     Message.objects.maintain_all()
