@@ -129,11 +129,9 @@ def create_partition(
     Raises CheckViolation if a default partition has rows of the range, InvalidObjectDefinition if
     another partition overlaps it.
     """
-    own, attach_to = own_tables(queue_id), parents or own_tables(queue_id)
-    message, archive = (
-        f"{table}_p{start.astimezone(dt.timezone.utc):%Y%m%d%H%M%S}" for table in own
-    )
-    pairs = list(zip(attach_to, (message, archive), strict=True))
+    suffix = f"_p{start.astimezone(dt.timezone.utc):%Y%m%d%H%M%S}"
+    message, archive = (f"{table}{suffix}" for table in own_tables(queue_id))
+    pairs = list(zip(parents or own_tables(queue_id), (message, archive), strict=True))
     # Both tables are made first, since attaching one locks the default partition.
     for parent, table in pairs:
         make_table(cursor, table, parent, unlogged=unlogged)
@@ -156,8 +154,7 @@ def lock_for_drop(cursor: Any, queue_id: int, partition: Partition) -> bool:
 
     They block every use of the queue until the end of the transaction: set ``lock_timeout``.
     """
-    message, archive = own_tables(queue_id)
-    tables = [f"ONLY {message}", f"ONLY {archive}"]
+    tables = [f"ONLY {table}" for table in own_tables(queue_id)]
     for each in reversed(find_partitions(cursor, queue_id)):
         if each == partition or not each.has_range:
             tables += [each.message, each.archive]

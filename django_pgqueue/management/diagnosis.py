@@ -202,8 +202,7 @@ def _autovacuum(alias: str, limits: Limits, report: Report) -> str:
 
 def _consumers(alias: str, limits: Limits, report: Report) -> str:
     live = Process.objects.live(limits.dead_after, using=alias)
-    queues = Queue.objects.using(alias)
-    need_none = queues.filter(Q(paused=True) | Q(sources__isnull=False))
+    need_none = Queue.objects.using(alias).filter(Q(paused=True) | Q(sources__isnull=False))
     known = {name for process in live for name in process.queues}
     known.update(need_none.values_list("name", flat=True))
     for each in Message.objects.using(alias).metrics_all():
