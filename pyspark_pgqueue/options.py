@@ -53,8 +53,8 @@ import datetime as dt
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django_pgqueue.types import OnConflict, Until
@@ -65,46 +65,12 @@ from pyspark_pgqueue.offsets import EARLIEST, Offset, Snapshot
 
 __all__ = ["ROWS_PER_TASK", "Options"]
 
-_NAMES = {
-    "url",
-    "source",
-    "mode",
-    "subscribe",
-    "subscribePattern",
-    "columns",
-    "includeHeaders",
-    "bodySchema",
-    "bodySample",
-    "startingOffsets",
-    "endingOffsets",
-    "startingTimestamp",
-    "endingTimestamp",
-    "maxOffsetsPerTrigger",
-    "maxBytesPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "onError",
-    "visibilityTimeout",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "failOnDataLoss",
-    "failOnServerChange",
-    "replicaTimeout",
-    "pushdown",
-    "queue",
-    "until",
-    "onConflict",
-    "txnAppId",
-    "txnVersion",
-}
 # Options that Spark adds itself.
 _SPARKS = {"path", "checkpointlocation", "queryname", "outputmode"}
-
 
 _COLUMNS = {"archive": ARCHIVE, "live": LIVE, "counts": COUNTS}
 
 FROM_THE_START = Offset(EARLIEST)
-
 
 #: Spark spends 60 ms between two tasks of a core, a fifth of a read at 200,000 rows per task.
 ROWS_PER_TASK = 1_000_000
@@ -115,99 +81,96 @@ class Options:
     """The parsed options, checked as far as possible without a database."""
 
     url: str
-    source: str = "archive"
-    consume: bool = False
-    subscribe: tuple[str, ...] = ()
-    pattern: str | None = None
+    source: str
+    consume: bool
+    subscribe: tuple[str, ...]
+    pattern: str | None
+    start: Offset | None  # None: latest
+    end: Offset | None  # None: latest
+    archived_from: str | None
+    archived_until: str | None
+    body_schema: str | None
+    body_sample: int
+    max_rows: int | None
+    max_bytes: int | None
+    min_rows: int
+    longest_wait: float
+    retries_refused: bool
+    visibility_timeout: int | None
+    min_partitions: int
+    rows_per_partition: int
+    fail_on_data_loss: bool
+    fail_on_server_change: bool
+    replica_timeout: float
+    pushdown: bool | None
+    queue: str | None
+    until: Until | None
+    on_conflict: OnConflict
+    txn_app_id: str | None
+    txn_version: int | None
     names: tuple[str, ...] = ()
-    start: Offset | None = FROM_THE_START  # None: latest
-    end: Offset | None = None  # None: latest
-    archived_from: str | None = None
-    archived_until: str | None = None
-    body_schema: str | None = None
-    body_sample: int = 1000
-    max_rows: int | None = None
-    max_bytes: int | None = None
-    min_rows: int = 1
-    longest_wait: float = 900.0
-    retries_refused: bool = False
-    visibility_timeout: int | None = None
-    min_partitions: int = 0
-    rows_per_partition: int = ROWS_PER_TASK
-    fail_on_data_loss: bool = True
-    fail_on_server_change: bool = True
-    replica_timeout: float = 60.0
-    pushdown: bool | None = None
-    queue: str | None = None
-    until: Until | None = None
-    on_conflict: OnConflict = "skip"
-    txn_app_id: str | None = None
-    txn_version: int | None = None
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
+        """Parse the options that Spark passes. Raises InvalidOption."""
+        # Each option is removed when it is parsed. What is left is unknown.
         options = {key.lower(): value for key, value in given.items()}
-        unknown = set(options) - {name.lower() for name in _NAMES} - _SPARKS
-        if unknown:
-            raise InvalidOption(
-                f"There is no option {', '.join(sorted(unknown))}; "
-                f"pyspark_pgqueue.options lists the options."
-            )
         if options.get("subscribe") and options.get("subscribepattern"):
             raise InvalidOption("Give subscribe or subscribePattern, not both.")
-        url = options.get("url") or os.environ.get("PGQUEUE_URL")
+        if ("txnappid" in options) != ("txnversion" in options):
+            raise InvalidOption("Give txnAppId and txnVersion together.")
+        if options.get("pushdown") == "auto":
+            del options["pushdown"]
+        url = options.pop("url", "") or os.environ.get("PGQUEUE_URL", "")
+        found = cls(
+            url=url.removeprefix("jdbc:"),
+            consume=_consumes(options),
+            source=_choice(options, "source", tuple(_COLUMNS)),
+            subscribe=tuple(_list(options.pop("subscribe", ""))),
+            pattern=re.compile(options.pop("subscribepattern", "")).pattern or None,
+            start=_offset(options.pop("startingoffsets", "earliest"), "startingOffsets"),
+            end=_offset(options.pop("endingoffsets", "latest"), "endingOffsets"),
+            archived_from=_moment(options.pop("startingtimestamp", None)),
+            archived_until=_moment(options.pop("endingtimestamp", None)),
+            body_schema=options.pop("bodyschema", None),
+            body_sample=_number(options, "bodySample") or 1000,
+            max_rows=_number(options, "maxOffsetsPerTrigger"),
+            max_bytes=_number(options, "maxBytesPerTrigger"),
+            min_rows=_number(options, "minOffsetsPerTrigger") or 1,
+            longest_wait=_length(options.pop("maxtriggerdelay", "15m"), "maxTriggerDelay"),
+            retries_refused=_choice(options, "onError", ("deadLetter", "retry")) == "retry",
+            visibility_timeout=_number(options, "visibilityTimeout"),
+            min_partitions=_number(options, "minPartitions") or 0,
+            rows_per_partition=_number(options, "maxRecordsPerPartition") or ROWS_PER_TASK,
+            fail_on_data_loss=_flag(options, "failOnDataLoss"),
+            fail_on_server_change=_flag(options, "failOnServerChange"),
+            replica_timeout=float(options.pop("replicatimeout", 60)),
+            pushdown=_flag(options, "pushdown") if "pushdown" in options else None,
+            queue=options.pop("queue", None),
+            until=_until(options.pop("until", None)),
+            on_conflict=_choice(options, "onConflict", ("skip", "replace")),  # type: ignore[arg-type]
+            txn_app_id=options.pop("txnappid", None),
+            txn_version=_number(options, "txnVersion", least=0),
+        )
+        headers = _flag(options, "includeHeaders")
+        names = _list(options.pop("columns", "")) or [
+            name for name in found.columns if headers or name != "headers"
+        ]
+        if unknown := sorted(options.keys() - _SPARKS):
+            raise InvalidOption(
+                f"There is no option {', '.join(unknown)}; "
+                f"pyspark_pgqueue.options lists the options."
+            )
         if not url:
             raise InvalidOption(
                 "Say where the queues are: option url, or PGQUEUE_URL in the environment of the "
                 "driver and the executors, as in postgresql://user@host/database"
             )
-        pattern = options.get("subscribepattern")
-        if (options.get("txnappid") is None) != (options.get("txnversion") is None):
-            raise InvalidOption("Give txnAppId and txnVersion together.")
-        found = cls(
-            url=url.removeprefix("jdbc:"),
-            source=_choice(options, "source", tuple(_COLUMNS)),
-            consume=_consumes(options),
-            subscribe=tuple(_list(options.get("subscribe", ""))),
-            pattern=re.compile(pattern).pattern if pattern else None,
-            start=_offset(options.get("startingoffsets", "earliest"), "startingOffsets"),
-            end=_offset(options.get("endingoffsets", "latest"), "endingOffsets"),
-            archived_from=_moment(options.get("startingtimestamp")),
-            archived_until=_moment(options.get("endingtimestamp")),
-            body_schema=options.get("bodyschema"),
-            body_sample=_number(options, "bodySample") or 1000,
-            max_rows=_number(options, "maxOffsetsPerTrigger"),
-            max_bytes=_number(options, "maxBytesPerTrigger"),
-            min_rows=_number(options, "minOffsetsPerTrigger") or 1,
-            longest_wait=_length(options.get("maxtriggerdelay", "15m"), "maxTriggerDelay"),
-            retries_refused=_choice(options, "onError", ("deadLetter", "retry")) == "retry",
-            visibility_timeout=_number(options, "visibilityTimeout"),
-            min_partitions=_number(options, "minPartitions") or 0,
-            rows_per_partition=_number(options, "maxRecordsPerPartition") or ROWS_PER_TASK,
-            fail_on_data_loss=_flag(options, "failOnDataLoss", True),
-            fail_on_server_change=_flag(options, "failOnServerChange", True),
-            replica_timeout=float(options.get("replicatimeout", 60)),
-            pushdown=None
-            if options.get("pushdown", "auto") == "auto"
-            else _flag(options, "pushdown", True),
-            queue=options.get("queue"),
-            until=_until(options.get("until")),
-            on_conflict=_choice(options, "onConflict", ("skip", "replace")),  # type: ignore[arg-type]
-            txn_app_id=options.get("txnappid"),
-            txn_version=_number(options, "txnVersion", least=0),
-        )
-        return found.with_names(
-            _list(options.get("columns", "")), _flag(options, "includeHeaders", True)
-        )
+        return replace(found, names=tuple(names))
 
     @property
     def columns(self) -> dict[str, Column]:
         return CONSUMED if self.consume else _COLUMNS[self.source]
-
-    def with_names(self, names: Iterable[str], headers: bool = True) -> Options:
-        """These options with the columns to read, ``names``, or the default columns."""
-        wanted = tuple(names) or tuple(n for n in self.columns if headers or n != "headers")
-        return Options(**{**self.__dict__, "names": wanted})
 
 
 # Options that mode=consume does not take, and options that only it takes.
@@ -222,7 +185,7 @@ _OF_A_LOG = (
 _OF_A_QUEUE = ("maxBytesPerTrigger", "onError", "visibilityTimeout")
 
 
-def _consumes(options: Mapping[str, str]) -> bool:
+def _consumes(options: dict[str, str]) -> bool:
     mode = _choice(options, "mode", ("read", "consume"))
     consumes = mode == "consume"
     for name in _OF_A_LOG if consumes else _OF_A_QUEUE:
@@ -237,8 +200,8 @@ def _list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _number(options: Mapping[str, str], name: str, least: int = 1) -> int | None:
-    text = options.get(name.lower())
+def _number(options: dict[str, str], name: str, least: int = 1) -> int | None:
+    text = options.pop(name.lower(), None)
     if text is None:
         return None
     if not text.strip().isdigit() or int(text) < least:
@@ -246,8 +209,8 @@ def _number(options: Mapping[str, str], name: str, least: int = 1) -> int | None
     return int(text)
 
 
-def _choice(options: Mapping[str, str], name: str, known: Sequence[str]) -> str:
-    text = options.get(name.lower(), known[0])
+def _choice(options: dict[str, str], name: str, known: Sequence[str]) -> str:
+    text = options.pop(name.lower(), known[0])
     if text not in known:
         raise InvalidOption(f"{name} must be {' or '.join(known)}, not {text!r}")
     return text
@@ -267,8 +230,8 @@ def _length(text: str, name: str) -> float:
     return length.total_seconds()
 
 
-def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
-    text = options.get(name.lower(), str(default)).lower()
+def _flag(options: dict[str, str], name: str) -> bool:
+    text = options.pop(name.lower(), "true").lower()
     if text not in {"true", "false"}:
         raise InvalidOption(f"{name} must be true or false, not {text!r}")
     return text == "true"
