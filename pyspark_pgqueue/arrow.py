@@ -60,7 +60,7 @@ def batches(url: str, task: Task, replica_timeout: float = 60.0) -> Iterator[pa.
         cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         if task.guard is not None:
             cursor.execute(planning.purged(task.guard.queue_ids))
-            task.guard.check(cursor.fetchall())
+            task.guard.check(map(planning.Mark._make, cursor.fetchall()))
         cursor.adbc_statement.set_options(**BATCH)
         for statement in task.statements:
             _check_files(cursor, task)

@@ -72,26 +72,25 @@ class InvalidOption(PipelineError, ValueError):
 class DataLost(PipelineError):
     """Archived messages were removed before a stream delivered them, or while they were read."""
 
-    def __init__(self, queue: str, *, dropped: bool = False) -> None:
-        """Create the error. ``dropped``: the queue itself was dropped."""
-        how = "was dropped" if dropped else "lost archived messages that were purged"
-        super().__init__(
-            f"Queue {queue!r} {how} before this stream read them all. Set failOnDataLoss=false to "
-            f"go on with what is left, or start from a new checkpoint."
-        )
-
-    @classmethod
-    def while_reading(cls, queue: str, *, dropped: bool = False) -> DataLost:
-        """Return the error for messages removed during a batch read. The read can be repeated."""
-        how = "Queue {!r} was dropped" if dropped else "Archived messages of queue {!r} were purged"
-        error = cls.__new__(cls)
-        PipelineError.__init__(
-            error,
-            f"{how.format(queue)} after this read was planned, so it would miss messages. Run the "
-            f"read again; if retention keeps removing messages, start later (startingOffsets), "
-            f"or set failOnDataLoss=false to take what is left.",
-        )
-        return error
+    def __init__(self, queue: str, *, dropped: bool, planned: bool = False) -> None:
+        """Create the error. ``dropped``: the queue itself was dropped. ``planned``: during a batch
+        read, which can be repeated.
+        """
+        if planned:
+            purged = f"Archived messages of queue {queue!r} were purged"
+            lost = f"Queue {queue!r} was dropped" if dropped else purged
+            text = (
+                f"{lost} after this read was planned, so it would miss messages. Run "
+                f"the read again; if retention keeps removing messages, start later "
+                f"(startingOffsets), or set failOnDataLoss=false to take what is left."
+            )
+        else:
+            how = "was dropped" if dropped else "lost archived messages that were purged"
+            text = (
+                f"Queue {queue!r} {how} before this stream read them all. Set failOnDataLoss=false "
+                f"to go on with what is left, or start from a new checkpoint."
+            )
+        super().__init__(text)
 
 
 class ServerChanged(PipelineError):

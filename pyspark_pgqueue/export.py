@@ -168,10 +168,10 @@ def _export_run(
     chosen = planning.queues(connection, options, may_be_dropped=True)
     planned = planning.marks(connection, options, chosen)
     if run.low == 0:
-        tasks = planning.cut_by_position(connection, options, NAMES, start=start, end=end)
+        tasks = planning.cut_by_position(connection, options, NAMES, chosen, start=start, end=end)
     else:
         # New rows are few, so they are found by transaction and not by reading the whole table.
-        tasks = planning.cut_by_transaction(connection, options, NAMES, start, end)
+        tasks = planning.cut_by_transaction(connection, options, NAMES, chosen, start, end)
     tell(f"Run {run.id}: {len(tasks)} tasks")
     url, path, number, schemas = options.url, lake.path, run.id, lake.body_schemas
 
@@ -180,7 +180,10 @@ def _export_run(
 
     parts = executors.on_executors(spark, write, tasks, progress)
     written = [file for part in parts for file in part]
-    for name in _lacking(start, planned, planning.marks(connection, options, chosen)):
+    # The first run has what is left after earlier purges.
+    guard = planning.Guard((), start, tuple(planned) if start.since == EARLIEST else None)
+    lost = guard.lost(planning.marks(connection, options, chosen))
+    for name in sorted(mark.queue for mark in lost):
         tell(
             f"Run {run.id} lacks messages of queue {name!r}: they were purged, or the queue was "
             f"dropped, before they were exported. --hold-retention makes retention wait."
@@ -189,22 +192,6 @@ def _export_run(
     _publish(connection, lake, run, Manifest(written))
     rows, size = sum(f["rows"] for f in written), sum(f["bytes"] for f in written)
     return Summary(run.id, rows, len(written), size, resumed=run.resumed)
-
-
-def _lacking(
-    start: Offset, planned: Sequence[planning.Mark], now: Sequence[planning.Mark]
-) -> list[str]:
-    """Queues whose messages after the start were removed before a task read them."""
-    known = {mark.queue_id: mark.version for mark in planned}
-    return sorted(
-        mark.queue
-        for mark in now
-        if (
-            known.get(mark.queue_id) != mark.version
-            if start.since == EARLIEST
-            else start.may_lack(mark.below_xid)
-        )
-    )
 
 
 def _publish(connection: psycopg.Connection[Any], lake: Lake, run: Run, manifest: Manifest) -> None:

@@ -90,8 +90,8 @@ class Offset:
         return purged_below > self.since.xmax or any(x < purged_below for x in self.since.running)
 
 
-def window(start: Offset, end: Offset, alias: str = "a") -> str:
-    """A condition on the archive: the rows after one offset, up to another.
+def window(start: Offset, end: Offset) -> str:
+    """A condition on the archive ``a``: the rows after one offset, up to another.
 
     The plain bounds are for the BRIN index, which cannot use the rest.
 
@@ -99,7 +99,7 @@ def window(start: Offset, end: Offset, alias: str = "a") -> str:
     "a.archive_xid >= 5 AND a.archive_xid < 9 AND a.archive_xid <> ALL ('{7}'::bigint[])"
     """
     old, new = start.since, end.until or end.since
-    xid, place = f"{alias}.archive_xid", f"({alias}.archive_xid, {alias}.id)"
+    xid, place = "a.archive_xid", "(a.archive_xid, a.id)"
     terms = [f"{xid} >= {old.xmin}", f"{xid} < {new.xmax}"]
     if new.running:
         terms.append(f"{xid} <> ALL ({_array(new.running)})")

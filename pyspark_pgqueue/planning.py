@@ -86,21 +86,26 @@ class Guard:
 
     queue_ids: tuple[int, ...]
     start: Offset
-    #: For a batch read: each queue's mark at planning time. None for a stream: no row after its
-    #: start may have been removed.
-    planned: tuple[tuple[int, str], ...] | None = None
+    #: For a batch read: the marks at planning time. None for a stream: no row after its start may
+    #: have been removed.
+    planned: tuple[Mark, ...] | None = None
+
+    def lost(self, marks: Iterable[Mark]) -> list[Mark]:
+        """Return the marks which show that rows of this read were removed."""
+        if self.planned is None:
+            return [mark for mark in marks if self.start.may_lack(mark.below_xid)]
+        known = {mark.queue_id: mark.version for mark in self.planned}
+        return [
+            mark
+            for mark in marks
+            if known.get(mark.queue_id) != mark.version
+            and (self.start.since == EARLIEST or self.start.may_lack(mark.below_xid))
+        ]
 
     def check(self, marks: Iterable[Mark]) -> None:
         """Raise DataLost if a mark shows that rows of this read were removed."""
-        planned = None if self.planned is None else dict(self.planned)
-        for mark in map(Mark._make, marks):
-            if planned is None:
-                if self.start.may_lack(mark.below_xid):
-                    raise DataLost(mark.queue, dropped=mark.dropped)
-            elif planned.get(mark.queue_id) != mark.version and (
-                self.start.since == EARLIEST or self.start.may_lack(mark.below_xid)
-            ):
-                raise DataLost.while_reading(mark.queue, dropped=mark.dropped)
+        for mark in self.lost(marks):
+            raise DataLost(mark.queue, dropped=mark.dropped, planned=self.planned is not None)
 
 
 class Mark(NamedTuple):
@@ -147,14 +152,13 @@ def connect(url: str) -> psycopg.Connection[Any]:
 
 
 def server(connection: psycopg.Connection[Any]) -> Server:
-    row = connection.execute(
+    [(snapshot, is_replica, system)] = connection.execute(
         "SELECT pg_current_snapshot()::text, pg_is_in_recovery(), system_identifier::text "
         "FROM pg_control_system()"
-    ).fetchone()
-    assert row is not None
-    now = Snapshot.parse(row[0])
+    )
+    now = Snapshot.parse(snapshot)
     # A replica's snapshot does not show which transactions are running on the primary.
-    return Server(Snapshot.below(now.xmin) if row[1] else now, row[2], row[1])
+    return Server(Snapshot.below(now.xmin) if is_replica else now, system, is_replica)
 
 
 def check_server(connection: psycopg.Connection[Any], server: Server) -> None:
@@ -163,13 +167,13 @@ def check_server(connection: psycopg.Connection[Any], server: Server) -> None:
     The transaction numbers mean nothing here, and streams would skip rows until the server reaches
     the numbers.
     """
-    row = connection.execute(
-        "SELECT max(archive_xid) FROM pgqueue_archive WHERE archive_xid >= %s", [server.now.xmax]
-    ).fetchone()
-    assert row is not None
-    (newest,) = row
+    [(newest, reached)] = connection.execute(
+        "SELECT max(archive_xid), pg_snapshot_xmax(pg_current_snapshot())::text::bigint "
+        "FROM pgqueue_archive WHERE archive_xid >= %s",
+        [server.now.xmax],
+    )
     # The server may have assigned this id after the planner's snapshot: then all is well.
-    if newest is None or server.is_replica or newest < _reached(connection):
+    if newest is None or server.is_replica or newest < reached:
         return
     raise ServerChanged(
         f"The archive has transaction {newest} and this server is at {server.now.xmax}: the "
@@ -177,15 +181,6 @@ def check_server(connection: psycopg.Connection[Any], server: Server) -> None:
         f"UPDATE pgqueue_archive SET archive_xid = DEFAULT; DELETE FROM pgqueue_purge_mark; then "
         f"start from new checkpoints and export to a new lake."
     )
-
-
-def _reached(connection: psycopg.Connection[Any]) -> int:
-    """The next transaction id that the server will assign."""
-    row = connection.execute(
-        "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
-    ).fetchone()
-    assert row is not None
-    return int(row[0])
 
 
 def queues(
@@ -200,7 +195,8 @@ def queues(
     Raises InvalidOption for an unknown name. With ``may_be_dropped``, names of dropped queues are
     known.
     """
-    terms = [condition.replace("{queue}", "q.name") for condition in conditions]
+    # A percent sign in a condition is literal: a condition takes no parameters.
+    terms = [each.replace("{queue}", "q.name").replace("%", "%%") for each in conditions]
     params: dict[str, Any] = {}
     if options.subscribe:
         terms.append("lower(q.name) = ANY(%(names)s)")
@@ -208,13 +204,11 @@ def queues(
     if options.pattern is not None:
         terms.append("q.name ~ %(pattern)s")
         params["pattern"] = f"^(?:{options.pattern})$"
-    # These conditions take no parameters, so a percent sign in them is literal.
-    where = " AND ".join(terms[: len(conditions)]).replace("%", "%%")
-    where = " AND ".join(filter(None, [where, *terms[len(conditions) :]])) or "true"
-    found = connection.execute(
+    where = " AND ".join(terms) or "true"
+    found: list[Queue] = connection.execute(
         f"SELECT q.id, q.name FROM pgqueue_queue q WHERE {where} ORDER BY q.name", params
     ).fetchall()
-    missing = {name.lower() for name in options.subscribe} - {row[1].lower() for row in found}
+    missing = {name.lower() for name in options.subscribe} - {name.lower() for _, name in found}
     if missing and may_be_dropped:
         marks = "SELECT lower(dropped) FROM pgqueue_purge_mark WHERE lower(dropped) = ANY(%s)"
         missing -= {name for (name,) in connection.execute(marks, [list(missing)])}
@@ -222,26 +216,25 @@ def queues(
         raise InvalidOption(
             f"There is no queue {', '.join(map(repr, sorted(missing)))} in the database."
         )
-    return [(row[0], row[1]) for row in found]
+    return found
 
 
 def cut_by_position(
     connection: psycopg.Connection[Any],
     options: Options,
     names: Sequence[str],
+    chosen: Sequence[Queue],
     *,
     start: Offset,
     end: Offset,
     planned: Sequence[Mark] = (),
     conditions: Sequence[str] = (),
-    on_queue: Sequence[str] = (),
 ) -> list[Task]:
-    """Cut a batch read by table positions, or by id.
+    """Cut a batch read of the chosen queues by table positions, or by id.
 
     Take the end offset before this call, so that the files have its rows, and the purge marks
     ``planned`` before the end offset.
     """
-    chosen = queues(connection, options, on_queue)
     rows = connection.execute(
         """
         SELECT q.id, t.relid::regclass::text, pg_relation_filenode(t.relid),
@@ -276,41 +269,34 @@ def cut_by_position(
     size = max(math.ceil(total / max(math.ceil(tasks_wanted), 1)), 1)
     terms = [window(start, end), *conditions, *_between_times(options)]
     queue_names = dict(chosen)
-    tasks: list[Task] = []
-    pieces: list[_Piece] = []
-    versions = {mark.queue_id: mark.version for mark in planned}
-
-    def task() -> Task:
-        guard = None
-        if options.fail_on_data_loss:
-            ids = tuple(dict.fromkeys(piece.queue_id for piece in pieces))
-            known = tuple((pk, versions[pk]) for pk in ids if pk in versions)
-            guard = Guard(ids, start, known)
-        return Task(
-            tuple(piece.statement for piece in pieces),
-            tuple(dict.fromkeys((piece.table, piece.filenode) for piece in pieces)),
-            (end.until or end.since).xmax,
-            guard,
-            MERGING if by_id else "",
-        )
-
+    shares: list[list[_Piece]] = [[]]
     filled = 0
     for queue_id, table, filenode, blocks, _, bounds in rows:
         low = 0
         while low < blocks:
             high = min(blocks, low + size - filled)
             part = _by_id(bounds, low / blocks, high / blocks) if by_id else _by_block(low, high)
-            statement = _statement(
-                options, names, table, queue_id, queue_names[queue_id], [*part, *terms]
-            )
-            pieces.append(_Piece(statement, table, filenode, queue_id))
+            queue = queue_id, queue_names[queue_id]
+            statement = _statement(options, names, table, queue, [*part, *terms])
+            shares[-1].append(_Piece(statement, table, filenode, queue_id))
             filled += high - low
             low = high
             if filled >= size:
-                tasks.append(task())
-                pieces, filled = [], 0
-    if pieces:
-        tasks.append(task())
+                shares.append([])
+                filled = 0
+    tasks = []
+    for pieces in filter(None, shares):
+        ids = tuple(dict.fromkeys(piece.queue_id for piece in pieces))
+        guard = Guard(ids, start, tuple(mark for mark in planned if mark.queue_id in ids))
+        tasks.append(
+            Task(
+                tuple(piece.statement for piece in pieces),
+                tuple(dict.fromkeys((piece.table, piece.filenode) for piece in pieces)),
+                (end.until or end.since).xmax,
+                guard if options.fail_on_data_loss else None,
+                MERGING if by_id else "",
+            )
+        )
     return tasks
 
 
@@ -331,7 +317,7 @@ def _bytes_of_a_message(
     connection: psycopg.Connection[Any], queue_ids: Sequence[int]
 ) -> float | None:
     """A message's average size on disk; None without statistics."""
-    row = connection.execute(
+    [(size,)] = connection.execute(
         """
         SELECT (sum(pg_table_size(t.relid)) / nullif(sum(greatest(c.reltuples, 0)), 0))::float8
         FROM unnest(%s::integer[]) AS q (id),
@@ -340,10 +326,8 @@ def _bytes_of_a_message(
         WHERE t.isleaf
         """,
         [list(queue_ids)],
-    ).fetchone()
-    assert row is not None
-    size: float | None = row[0]
-    return size
+    )
+    return None if size is None else float(size)
 
 
 class _Piece(NamedTuple):
@@ -359,11 +343,10 @@ def _statement(
     options: Options,
     names: Sequence[str],
     table: str,
-    queue_id: int,
-    queue: str,
+    queue: Queue,
     terms: Sequence[str],
 ) -> str:
-    name = literal(queue)
+    queue_id, name = queue[0], literal(queue[1])
     assert name is not None  # the characters of a queue's name are harmless
     conditions = " AND ".join(terms).replace("{queue}", name)
     selected = columns.select(options.columns, names, f"{name}::text")
@@ -439,11 +422,11 @@ def cut_by_transaction(
     connection: psycopg.Connection[Any],
     options: Options,
     names: Sequence[str],
+    chosen: Sequence[Queue],
     start: Offset,
     end: Offset,
 ) -> list[Task]:
     """Cut a stream's step into slices with equal numbers of rows."""
-    chosen = queues(connection, options, may_be_dropped=True)
     if not chosen:
         return []
     every = options.rows_per_partition
@@ -471,54 +454,30 @@ def cut_by_transaction(
         )
     tasks = []
     for low, high in pairwise(places):
-        condition = in_window(
-            options,
-            chosen,
-            Offset(start.since, upper, low),
-            Offset(start.since, upper, high),
-        )
+        first, last = (Offset(start.since, upper, place) for place in (low, high))
         statement = (
             f"SELECT {columns.select(options.columns, names, 'q.name::text')} "
             f"FROM pgqueue_archive a JOIN pgqueue_queue q ON q.id = a.queue_id {join}"
-            f"WHERE {condition}"
+            f"WHERE {in_window(options, chosen, first, last)}"
         )
         tasks.append(Task((statement,), (), upper.xmax))
     return tasks
 
 
 def live_tasks(
-    connection: psycopg.Connection[Any],
-    options: Options,
-    names: Sequence[str],
-    conditions: Sequence[str] = (),
-    on_queue: Sequence[str] = (),
+    options: Options, names: Sequence[str], chosen: Sequence[Queue], conditions: Sequence[str]
 ) -> list[Task]:
     """Tasks that peek at live messages. One statement per queue, so that a message that changes its
     state meanwhile is seen exactly once.
     """
-    return [
-        Task(
-            (
-                _statement(
-                    options,
-                    names,
-                    "pgqueue_live",
-                    pk,
-                    name,
-                    [f"a.queue_id = {pk}", *conditions],
-                ),
-            )
-        )
-        for pk, name in queues(connection, options, on_queue)
-    ]
+    tasks = []
+    for queue in chosen:
+        terms = [f"a.queue_id = {queue[0]}", *conditions]
+        tasks.append(Task((_statement(options, names, "pgqueue_live", queue, terms),)))
+    return tasks
 
 
-def count_tasks(
-    connection: psycopg.Connection[Any],
-    options: Options,
-    names: Sequence[str],
-    on_queue: Sequence[str] = (),
-) -> list[Task]:
+def count_tasks(options: Options, names: Sequence[str], chosen: Sequence[Queue]) -> list[Task]:
     """Tasks that count messages, one statement per queue."""
     return [
         Task(
@@ -528,5 +487,5 @@ def count_tasks(
                 f"SELECT state, enqueued_at FROM pgqueue_archive_q{pk}) a GROUP BY a.state",
             )
         )
-        for pk, name in queues(connection, options, on_queue)
+        for pk, name in chosen
     ]

@@ -29,18 +29,16 @@ class Reader(Landing, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         options, names = self.options, columns.stored(self.schema.names)
         with planning.connect(options.url) as connection:
+            chosen = planning.queues(connection, options, self.on_queue)
             if options.source == "counts":
-                tasks = planning.count_tasks(connection, options, names, self.on_queue)
+                tasks = planning.count_tasks(options, names, chosen)
             elif options.source == "live":
-                tasks = planning.live_tasks(
-                    connection, options, names, self.conditions, self.on_queue
-                )
+                tasks = planning.live_tasks(options, names, chosen, self.conditions)
             elif options.start is None:
                 raise InvalidOption("A batch read that starts at latest has nothing to read.")
             else:
-                chosen = planning.queues(connection, options, self.on_queue)
                 # The purge marks are read before the end offset, so that a later removal changes
-                # them.
+                # them, and the queues again after it, which may show messages of a new one.
                 marks = planning.marks(connection, options, chosen)
                 server = planning.server(connection)
                 if options.fail_on_server_change:
@@ -51,11 +49,11 @@ class Reader(Landing, DataSourceReader):
                     connection,
                     options,
                     names,
+                    planning.queues(connection, options, self.on_queue),
                     start=options.start,
                     end=options.end or Offset(server.now),
                     planned=marks,
                     conditions=self.conditions,
-                    on_queue=self.on_queue,
                 )
         return [InputPartition(task) for task in tasks]
 

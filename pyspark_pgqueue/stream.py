@@ -212,8 +212,10 @@ class ArchiveStream(Stream):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         options, at = self.options, Offset.parse(start)
         names = columns.stored(self.schema.names)
-        tasks = planning.cut_by_transaction(self._connection, options, names, at, Offset.parse(end))
         chosen = self._queues()
+        tasks = planning.cut_by_transaction(
+            self._connection, options, names, chosen, at, Offset.parse(end)
+        )
         # Checked here too: Spark repeats a batch after a restart without calling latestOffset.
         self._check_purged(at, chosen)
         if options.fail_on_data_loss:

@@ -37,10 +37,11 @@ def planned(url: str, **options: str) -> tuple[Options, list[planning.Task]]:
     """Plan a read like the driver, to be run later."""
     parsed = Options.parse({"url": url, "columns": "id", **options})
     with planning.connect(url) as asking:
-        marks = planning.marks(asking, parsed, planning.queues(asking, parsed))
+        queues = planning.queues(asking, parsed)
+        marks = planning.marks(asking, parsed, queues)
         end = Offset(planning.server(asking).now)
         tasks = planning.cut_by_position(
-            asking, parsed, parsed.names, start=Offset(EARLIEST), end=end, planned=marks
+            asking, parsed, parsed.names, queues, start=Offset(EARLIEST), end=end, planned=marks
         )
     return parsed, tasks
 

@@ -95,12 +95,10 @@ def read(url: str, tasks: list[planning.Task], patience: float) -> int:
 def test_task_on_a_lagging_replica_waits_and_then_fails(paused: Pair) -> None:
     with planning.connect(paused.primary) as connection:
         end = Offset(planning.server(connection).now)
+        options = Options.parse({"url": paused.primary})
+        queues = planning.queues(connection, options)
         tasks = planning.cut_by_position(
-            connection,
-            Options.parse({"url": paused.primary}),
-            ["id", "body"],
-            start=FROM_THE_START,
-            end=end,
+            connection, options, ["id", "body"], queues, start=FROM_THE_START, end=end
         )
     there = count(paused.primary)
     assert count(paused.standby) == there - 10
