@@ -11,7 +11,7 @@ already written is skipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -67,6 +67,7 @@ class _Writer(Landing):
         _check(schema, options)
         self.options = options
         self.names = [name for name in schema.names if name != "queue"]
+        self.columns = [*(SENT[name] for name in self.names), "queue_id"]
 
     def write(self, iterator: Iterator[Any]) -> Staged:
         context = TaskContext.get()
@@ -78,14 +79,58 @@ class _Writer(Landing):
         return Staged(*told, partition, f"stream:{query}" if query else None)
 
     def abort(self, messages: list[Any], *_: Any) -> None:
-        tokens = [message.token for message in messages if message is not None]
         with planning.connect(self.options.url) as connection:
-            connection.execute("DELETE FROM pgqueue_staging WHERE token = ANY(%s)", [tokens])
+            _unstage(connection, [message.token for message in messages if message])
+
+    # Runs on the driver
 
     def _publish(self, messages: list[Any], app_id: str | None, version: int | None) -> None:
-        staged = [message for message in messages if message is not None]
-        columns = [*(SENT[name] for name in self.names), "queue_id"]
-        publish(self.options, staged, columns, app_id, version)
+        """Send all staged rows, or none if this version was already written."""
+        staged: list[Staged] = sorted(filter(None, messages), key=lambda each: each.partition)
+        tokens, rows = [each.token for each in staged], sum(each.rows for each in staged)
+        with planning.connect(self.options.url) as connection:
+            with connection.transaction():
+                if app_id is None or _is_new(connection, app_id, version, rows):
+                    queues = _still_there(connection, {pk for each in staged for pk in each.queues})
+                    self._send(connection, queues, tokens, rows)
+                _unstage(connection, tokens)
+            sweep(connection)
+
+    def _send(
+        self,
+        connection: psycopg.Connection[Any],
+        queues: list[OpenQueue],
+        tokens: list[str],
+        rows: int,
+    ) -> None:
+        if not {"delay", "expires", "unique_key"}.isdisjoint(self.columns):
+            connection.execute(ARRIVED)
+            self._copy(connection, "pgqueue_arrived", tokens, rows)
+            until, on_conflict = self.options.until, self.options.on_conflict
+            for queue in queues:
+                params = claim(queue.unique_window, "column", until, on_conflict, None, None)
+                connection.execute(SEND_ONCE.format_map(ddl.table_names(queue.id)), params)
+        elif queues:
+            # With one queue, copy into its own table, whose trigger need not look up the rows'
+            # queues.
+            table = queues[0].message_table if len(queues) == 1 else ddl.MESSAGE
+            self._copy(connection, table, tokens, rows)
+
+    def _copy(
+        self, connection: psycopg.Connection[Any], table: str, tokens: list[str], rows: int
+    ) -> None:
+        """Copy the staged lines unchanged. COPY writes pages; INSERT would write row by row."""
+        reading = "SELECT lines FROM pgqueue_staging WHERE token = %s ORDER BY place"
+        writing = f"COPY {table} ({', '.join(self.columns)}) FROM STDIN"
+        url = self.options.url
+        with planning.connect(url) as reader, reader.transaction(), connection.cursor() as cursor:
+            with cursor.copy(writing) as copy:
+                for token in tokens:
+                    with reader.cursor("pgqueue_staging", binary=True) as pieces:
+                        for (lines,) in pieces.execute(reading, [token]):
+                            copy.write(lines)
+            if cursor.rowcount != rows:
+                raise StagingLost(cursor.rowcount, rows)
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -103,63 +148,6 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
             (message.app_id for message in messages if message and message.app_id), None
         )
         self._publish(messages, app_id, batchId)
-
-
-# Runs on the driver
-
-
-def publish(
-    options: Options,
-    staged: Sequence[Staged],
-    columns: Sequence[str],
-    app_id: str | None,
-    version: int | None,
-) -> None:
-    """Send all staged rows, or none if this version was already written."""
-    ordered = sorted(staged, key=lambda message: message.partition)
-    tokens = [message.token for message in ordered]
-    expected = sum(message.rows for message in ordered)
-    url, until, on_conflict = options.url, options.until, options.on_conflict
-    with planning.connect(url) as connection:
-        with connection.transaction():
-            if app_id is None or _is_new(connection, app_id, version, expected):
-                queues = _still_there(connection, {pk for told in ordered for pk in told.queues})
-                if not {"delay", "expires", "unique_key"}.isdisjoint(columns):
-                    connection.execute(ARRIVED)
-                    _copy(url, connection, tokens, expected, "pgqueue_arrived", columns)
-                    for queue in queues:
-                        names = ddl.table_names(queue.id)
-                        params = claim(
-                            queue.unique_window, "column", until, on_conflict, None, None
-                        )
-                        connection.execute(SEND_ONCE.format_map(names), params)
-                elif queues:
-                    # With one queue, copy into its own table, whose trigger need not look up the
-                    # rows' queues.
-                    table = queues[0].message_table if len(queues) == 1 else ddl.MESSAGE
-                    _copy(url, connection, tokens, expected, table, columns)
-            connection.execute("DELETE FROM pgqueue_staging WHERE token = ANY(%s)", [tokens])
-        sweep(connection)
-
-
-def _copy(
-    url: str,
-    connection: psycopg.Connection[Any],
-    tokens: list[str],
-    expected: int,
-    table: str,
-    columns: Sequence[str],
-) -> None:
-    """Copy the staged lines unchanged. COPY writes page by page; INSERT would write row by row."""
-    reading = "SELECT lines FROM pgqueue_staging WHERE token = %s ORDER BY place"
-    with planning.connect(url) as reader, reader.transaction(), connection.cursor() as cursor:
-        with cursor.copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN") as copy:
-            for token in tokens:
-                with reader.cursor("pgqueue_staging", binary=True) as pieces:
-                    for (lines,) in pieces.execute(reading, [token]):
-                        copy.write(lines)
-        if cursor.rowcount != expected:
-            raise StagingLost(cursor.rowcount, expected)
 
 
 ARRIVED = """
@@ -209,19 +197,16 @@ ORDER BY c.id
 def _is_new(
     connection: psycopg.Connection[Any], app_id: str, version: int | None, rows: int
 ) -> bool:
-    return (
-        connection.execute(
-            """
-            INSERT INTO pgqueue_spark_txn AS t (app_id, version, sent) VALUES (%s, %s, %s)
-            ON CONFLICT (app_id) DO UPDATE
-            SET version = excluded.version, sent = excluded.sent, committed_at = DEFAULT
-            WHERE t.version < excluded.version
-            RETURNING app_id
-            """,
-            [app_id, version, rows],
-        ).fetchone()
-        is not None
+    written = connection.execute(
+        """
+        INSERT INTO pgqueue_spark_txn AS t (app_id, version, sent) VALUES (%s, %s, %s)
+        ON CONFLICT (app_id) DO UPDATE
+        SET version = excluded.version, sent = excluded.sent, committed_at = DEFAULT
+        WHERE t.version < excluded.version
+        """,
+        [app_id, version, rows],
     )
+    return written.rowcount == 1
 
 
 def _still_there(connection: psycopg.Connection[Any], ids: set[int]) -> list[OpenQueue]:
@@ -229,6 +214,10 @@ def _still_there(connection: psycopg.Connection[Any], ids: set[int]) -> list[Ope
     if len(found) < len(ids):
         raise PipelineError("Nothing was sent: a queue was dropped during the write.")
     return sorted(found, key=lambda queue: queue.id)
+
+
+def _unstage(connection: psycopg.Connection[Any], tokens: list[str]) -> None:
+    connection.execute("DELETE FROM pgqueue_staging WHERE token = ANY(%s)", [tokens])
 
 
 def sweep(connection: psycopg.Connection[Any], older_than: str = ORPHANED_AFTER) -> int:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
-
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,7 +34,8 @@ def stage(
     used: set[int] = set()
     # One transaction: a task that fails or dies leaves nothing staged.
     with psycopg.connect(url) as connection:
-        known = _known_queues(connection)
+        queues = connection.execute("SELECT lower(name), id FROM pgqueue_queue")
+        known = {name: int(pk) for name, pk in queues}
         copying = "COPY pgqueue_staging (token, place, lines) FROM STDIN (FORMAT binary)"
         with connection.cursor() as cursor, cursor.copy(copying) as copy:
             copy.set_types(["uuid", "int4", "bytea"])
@@ -56,11 +55,6 @@ def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     rows = max(batch.num_rows * SLICE // max(batch.nbytes, 1), 1)
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
-
-
-def _known_queues(connection: psycopg.Connection[Any]) -> dict[str, int]:
-    rows = connection.execute("SELECT lower(name), id FROM pgqueue_queue")
-    return {name: int(pk) for name, pk in rows}
 
 
 def _queue_ids(batch: pa.RecordBatch, known: dict[str, int], queue: str | None) -> pa.Array:
