@@ -90,7 +90,7 @@ def replay(
         "priority",
         "group_key",
     )
-    return _send(spark, url, rows, to, rate, dry_run, name, ("archive_xid", "id"), progress)
+    return _send(url, rows, to, rate, dry_run, name, ("archive_xid", "id"), progress)
 
 
 def load(
@@ -135,7 +135,7 @@ def load(
         raise InvalidOption("Say which queue: there is no column queue.")
     name = load_id or f"load-{uuid.uuid4().hex[:12]}"
     # Ordered by all columns: files may come in another order when the call is repeated.
-    return _send(spark, url, rows, to, rate, dry_run, name, tuple(rows.columns), progress)
+    return _send(url, rows, to, rate, dry_run, name, tuple(rows.columns), progress)
 
 
 def _chosen(rows: Any, where: str) -> Any:
@@ -149,7 +149,6 @@ def _chosen(rows: Any, where: str) -> Any:
 
 
 def _send(
-    spark: Any,
     url: str,
     rows: Any,
     to: str | None,
@@ -159,47 +158,25 @@ def _send(
     order: tuple[str, ...],
     progress: Progress,
 ) -> Summary:
+    """Send the rows slice by slice, from the first row that is not sent yet.
+
+    A slice's version is the number of its last row, whatever the rate.
+    """
     started = time.monotonic()
     if to is not None and "queue" not in rows.columns:
         counts = {to: rows.count()}
     else:
-        counts = {
-            row[0]: row[1] for row in rows.groupBy("queue").count().orderBy("queue").collect()
-        }
+        counts = dict(rows.groupBy("queue").count().orderBy("queue").collect())
     total = sum(counts.values())
-    if not dry_run and total:
-        columns = [column for column in rows.columns if column in SENT]
-        size = total if rate is None else max(int(rate * SLICE_SECONDS), 1)
-        _write(spark, url, rows, columns, to, name, order, total, size, rate, progress)
-    return Summary(name, counts, dry_run, time.monotonic() - started)
-
-
-def _write(
-    spark: Any,
-    url: str,
-    rows: Any,
-    columns: list[str],
-    to: str | None,
-    name: str,
-    order: tuple[str, ...],
-    total: int,
-    size: int,
-    rate: float | None,
-    progress: Progress,
-) -> None:
-    """Write slice by slice, from the first row that is not written yet.
-
-    A slice's version is the number of its last row, whatever the rate.
-    """
-    done = _version(url, name)
-    if done == FINISHED:
-        return
-    whole = done == 0 and size >= total
-    if not whole:
+    size = max(total if rate is None else int(rate * SLICE_SECONDS), 1)
+    columns = [column for column in rows.columns if column in SENT]
+    done = FINISHED if dry_run else _version(url, name)
+    is_cut = done < total and (done > 0 or size < total)
+    if is_cut:
         rows = _numbered(rows, order, total)
     for start in range(done, total, size):
         began, end = time.monotonic(), min(start + size, total)
-        part = rows if whole else rows.where((rows["_place"] >= start) & (rows["_place"] < end))
+        part = rows.where((rows["_place"] >= start) & (rows["_place"] < end)) if is_cut else rows
         version = FINISHED if end == total else end
         writer = part.select(*columns).write.format("pgqueue").mode("append")
         writer = writer.options(url=url, txnAppId=name, txnVersion=str(version))
@@ -209,8 +186,9 @@ def _write(
         progress("messages", end, total)
         if rate is not None and end < total:
             time.sleep(max(size / rate - (time.monotonic() - began), 0))
-    if not whole:
+    if is_cut:
         rows.unpersist()
+    return Summary(name, counts, dry_run, time.monotonic() - started)
 
 
 def _numbered(rows: Any, order: tuple[str, ...], total: int) -> Any:
@@ -235,10 +213,10 @@ def _numbered(rows: Any, order: tuple[str, ...], total: int) -> Any:
 
 def _version(url: str, name: str) -> int:
     with planning.connect(url) as connection:
-        row = connection.execute(
-            "SELECT version FROM pgqueue_spark_txn WHERE app_id = %s", [name]
-        ).fetchone()
-    return int(row[0]) if row else 0
+        [(version,)] = connection.execute(
+            "SELECT coalesce(max(version), 0) FROM pgqueue_spark_txn WHERE app_id = %s", [name]
+        )
+    return int(version)
 
 
 def _plain(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
