@@ -23,7 +23,7 @@ from pyspark_pgqueue.offsets import EARLIEST, Offset, Snapshot
 from pyspark_pgqueue.options import ROWS_PER_TASK, Options
 from pyspark_pgqueue.progress import Progress, quiet
 from pyspark_pgqueue.runs import Lake, Manifest, Run
-from pyspark_pgqueue.stores import File, address
+from pyspark_pgqueue.stores import File, address, open_at
 
 __all__ = ["Summary", "export"]
 
@@ -205,7 +205,7 @@ def _finish(connection: psycopg.Connection[Any], lake: Lake, run: int, manifest:
     # The table gets the new files before the old ones are deleted, so its readers miss no rows.
     if lake.table:
         _register(connection, lake)
-    files.remove(lake.path, manifest.delete)
+    open_at(lake.path).remove(manifest.delete)
     runs.end(connection, run)
     files.sweep(lake.path)
 

@@ -25,8 +25,8 @@ import pyarrow as pa
 
 from pyspark_pgqueue.columns import ARCHIVE
 from pyspark_pgqueue.errors import InvalidOption
-from pyspark_pgqueue.lake import COMPACTED, DATA, Merge, files_in, remove
-from pyspark_pgqueue.stores import address
+from pyspark_pgqueue.lake import COMPACTED, DATA, Merge, files_in
+from pyspark_pgqueue.stores import address, open_at
 
 __all__ = ["check", "counts", "drop", "merges", "register"]
 
@@ -90,7 +90,7 @@ def merges(path: str, name: str, max_files: int, expire: dt.timedelta | None) ->
         needed = {place[start:] for place in _in_any_snapshot(table)}
     visible = {place for places in files_in(path).values() for place in places}
     hidden = {place for places in files_in(path, COMPACTED).values() for place in places}
-    remove(path, hidden - needed)
+    open_at(path).remove(hidden - needed)
     found = []
     replaced = _by_directory(visible - current)
     for directory, places in _by_directory(current).items():

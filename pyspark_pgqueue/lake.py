@@ -24,7 +24,7 @@ from pyarrow import parquet
 from pyspark.sql.types import StructType
 
 from pyspark_pgqueue import body_columns
-from pyspark_pgqueue.stores import STAGING, File, Sink, explained, open_at
+from pyspark_pgqueue.stores import STAGING, File, Sink, Store, explained, key_of, open_at
 
 __all__ = [
     "COMPACTED",
@@ -35,7 +35,7 @@ __all__ = [
     "files_in",
     "merge",
     "publish",
-    "remove",
+    "rows_of",
     "sweep",
     "write",
 ]
@@ -49,7 +49,7 @@ _REPEATED = ["queue", "state", "group_key", "error"]
 # Bytes of rows in memory: per file before it is written, and for all files of a task.
 _ROW_GROUP = 16 * 1024 * 1024
 _HELD = 32 * 1024 * 1024
-# Rows held in memory while files are merged.
+# Rows held in memory while files are read or merged.
 _ROWS_AT_ONCE = 1024
 
 
@@ -175,11 +175,6 @@ def publish(path: str, files: Sequence[File]) -> None:
         open_at(path).publish(files)
 
 
-def remove(path: str, places: Iterable[str]) -> None:
-    """Delete files, ignoring missing ones."""
-    open_at(path).remove(places)
-
-
 def sweep(path: str) -> None:
     """Delete files that were written and never published."""
     store = open_at(path)
@@ -208,28 +203,30 @@ def files_in(path: str, directory: str = DATA) -> dict[str, list[str]]:
 def merge(path: str, run: int, number: int, task: Merge) -> list[File]:
     """Merge small files of one directory into an unpublished file."""
     store = open_at(path)
-    paths, filesystem = [store.path(place) for place in task.places], store.filesystem
     # Later files may have more columns.
-    schemas = [parquet.read_schema(each, filesystem=filesystem) for each in paths]
-    schema = pa.unify_schemas(schemas, promote_options="permissive")
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for each in paths:
-            with parquet.ParquetFile(each, filesystem=filesystem) as file:
-                for batch in file.iter_batches(_ROWS_AT_ONCE, use_threads=False):
-                    yield fitted(batch, schema)
-
-    return write(path, run, number, batches(), to=task.to)
-
-
-def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the rows with all columns of a wider schema. Missing columns are NULL."""
-    return pa.RecordBatch.from_arrays(
+    schema = pa.unify_schemas(
         [
-            batch.column(field.name).cast(field.type)
-            if field.name in batch.schema.names
-            else pa.nulls(len(batch), field.type)
-            for field in schema
+            parquet.read_schema(store.path(place), filesystem=store.filesystem)
+            for place in task.places
         ],
-        schema=schema,
+        promote_options="permissive",
     )
+    rows = (batch for place in task.places for batch in rows_of(store, place, schema))
+    return write(path, run, number, rows, to=task.to)
+
+
+def rows_of(store: Store, place: str, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield a file's rows. Columns that are missing in it come from its path, or are NULL."""
+    with parquet.ParquetFile(store.path(place), filesystem=store.filesystem) as file:
+        columns = [name for name in wanted.names if name in file.schema_arrow.names]
+        there = {name: key_of(place, name) or None for name in wanted.names}
+        for batch in file.iter_batches(_ROWS_AT_ONCE, columns=columns, use_threads=False):
+            yield pa.RecordBatch.from_arrays(
+                [
+                    batch.column(field.name).cast(field.type)
+                    if field.name in columns
+                    else pa.repeat(pa.scalar(there[field.name], field.type), len(batch))
+                    for field in wanted
+                ],
+                schema=wanted,
+            )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyarrow import fs, parquet
+from pyarrow import fs
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -19,13 +19,12 @@ from pyspark_pgqueue.arrow import arrow_schema
 from pyspark_pgqueue.columns import ARCHIVE, ddl
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.executors import Landing
-from pyspark_pgqueue.lake import DATA
-from pyspark_pgqueue.stores import address, explained, open_at
+from pyspark_pgqueue.lake import DATA, rows_of
+from pyspark_pgqueue.stores import Store, address, explained, key_of, open_at
 
 __all__ = ["LakeReader", "read", "size"]
 
 _SPARKS_OWN = {"file", "hdfs", "viewfs"}
-_ROWS = 1024
 #: Bytes of files in one task; a larger file has a task of its own.
 _TASK = 64 * 1024 * 1024
 
@@ -60,13 +59,13 @@ def read(spark: Any, path: str, names: Iterable[str] = (), days: Days | None = N
 
 def size(path: str, days: Days | None = None) -> int:
     """Bytes of a lake's files of these days."""
-    first, last = ("", "9999") if days is None else map(str, days)
-    return sum(
-        info.size
-        for directory, infos in open_at(path).files(DATA).items()
-        if first <= _of(directory, "date") <= last
-        for info in infos
-    )
+    return sum(info.size for info in _files(open_at(path), *map(str, days or ())))
+
+
+def _files(store: Store, first: str = "", last: str = "9999") -> list[fs.FileInfo]:
+    by_directory = store.files(DATA).items()
+    chosen = [infos for place, infos in by_directory if first <= key_of(place, "date") <= last]
+    return [info for infos in chosen for info in infos]
 
 
 class LakeReader(Landing, DataSourceReader):
@@ -74,20 +73,18 @@ class LakeReader(Landing, DataSourceReader):
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self.path, self.schema = options["path"], schema
-        self.first, self.last = options.get("first", ""), options.get("last", "9999")
+        self.days = [options[name] for name in ("first", "last") if name in options]
 
     def partitions(self) -> Sequence[InputPartition]:
         store = open_at(self.path)
         tasks: list[list[str]] = []
         size = 0
-        for directory, infos in store.files(DATA).items():
-            if self.first <= _of(directory, "date") <= self.last:
-                for info in infos:
-                    if not tasks or size + info.size > _TASK:
-                        tasks.append([])
-                        size = 0
-                    tasks[-1].append(store.place(info))
-                    size += info.size
+        for info in _files(store, *self.days):
+            if not tasks or size + info.size > _TASK:
+                tasks.append([])
+                size = 0
+            tasks[-1].append(store.place(info))
+            size += info.size
         return [InputPartition(places) for places in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -96,26 +93,4 @@ class LakeReader(Landing, DataSourceReader):
             return
         store, wanted = open_at(self.path), arrow_schema(self.schema)
         for place in partition.value:
-            yield from _rows(store.filesystem, store.path(place), wanted)
-
-
-def _rows(filesystem: fs.FileSystem, path: str, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield a file's rows. Columns missing in the file come from its path, or are NULL."""
-    with parquet.ParquetFile(path, filesystem=filesystem) as file:
-        there = set(file.schema_arrow.names) - {"date"}
-        columns = [name for name in wanted.names if name in there]
-        for batch in file.iter_batches(_ROWS, columns=columns, use_threads=False):
-            yield pa.RecordBatch.from_arrays(
-                [
-                    batch.column(field.name).cast(field.type)
-                    if field.name in there
-                    else pa.repeat(pa.scalar(_of(path, field.name) or None, field.type), len(batch))
-                    for field in wanted
-                ],
-                schema=wanted,
-            )
-
-
-def _of(place: str, key: str) -> str:
-    """The value of a key in a path, as in ``queue=orders``."""
-    return place.partition(f"/{key}=")[2].partition("/")[0]
+            yield from rows_of(store, place, wanted)

@@ -20,7 +20,7 @@ import psycopg
 
 from pyspark_pgqueue import planning
 from pyspark_pgqueue.errors import InvalidOption, JobRunning, ServerChanged, in_one_line
-from pyspark_pgqueue.stores import File
+from pyspark_pgqueue.stores import File, key_of
 
 __all__ = [
     "Lake",
@@ -85,7 +85,7 @@ class Manifest:
     def as_dict(self) -> dict[str, Any]:
         by_queue: Counter[str] = Counter()
         for file in self.add:
-            by_queue[file["to"].partition("queue=")[2].partition("/")[0]] += file["rows"]
+            by_queue[key_of(file["to"], "queue")] += file["rows"]
         return {**self.__dict__, "queues": dict(by_queue)}
 
 

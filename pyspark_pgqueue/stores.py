@@ -21,7 +21,7 @@ from pyarrow import fs
 
 from pyspark_pgqueue.errors import InvalidOption, LakeDiffers, StoreFailed
 
-__all__ = ["STAGING", "File", "Sink", "Store", "address", "explained", "open_at"]
+__all__ = ["STAGING", "File", "Sink", "Store", "address", "explained", "key_of", "open_at"]
 
 STAGING = "_staging"
 #: Bytes in a part of an upload. S3's limits are 5 MB at least and 10,000 parts.
@@ -64,6 +64,15 @@ def address(path: str) -> str:
             "a profile, or give the machines a role."
         )
     return f"{scheme}://{rest}"
+
+
+def key_of(place: str, key: str) -> str:
+    """Return the value of a key in a path of a lake, or an empty string.
+
+    >>> key_of("archive/queue=orders/date=2026-11-21/run-7.parquet", "queue")
+    'orders'
+    """
+    return place.partition(f"/{key}=")[2].partition("/")[0]
 
 
 # Words in errors of disks, boto3 and pyarrow, each with advice.
