@@ -19,7 +19,6 @@ import psycopg
 from pyspark_pgqueue import planning, rollup_database, rollup_lake
 from pyspark_pgqueue.errors import InvalidOption, ServerChanged
 from pyspark_pgqueue.progress import Progress, quiet
-from pyspark_pgqueue.rollup_database import Since
 from pyspark_pgqueue.rollup_figures import Figures, Key, bucket_of, moment
 from pyspark_pgqueue.stores import address
 
@@ -72,15 +71,14 @@ def rollup(
     started = time.monotonic()
     lake = None if lake is None else address(lake)
     with planning.connect(url) as connection:
-        server = planning.server(connection)
-        planning.check_server(connection, server)
-        if not every and from_at is None:
-            _check_server(connection, server, seconds)
         with rollup_database.one_snapshot(connection):
-            now = _now(connection)
-            last = _last(connection, seconds)
+            server = planning.server(connection)
+            planning.check_server(connection, server)
+            # The clock is read after the snapshot, so nothing in the snapshot is later.
+            [(at,)] = connection.execute("SELECT clock_timestamp()")
+            now, last = _Run(server.now.xmin, at, server.system), _last(connection, seconds)
             reached = bucket_of((last or now).at.timestamp(), seconds)
-            start = _start(connection, seconds, from_at, reached, None if every else last)
+            start = _start(connection, server, seconds, from_at, reached, None if every else last)
             end = bucket_of((to_at or now.at).timestamp(), seconds)
             if to_at is None or to_at.timestamp() > end:
                 end += seconds
@@ -88,33 +86,20 @@ def rollup(
             figures = Figures(seconds, start, end)
             if start < reached:
                 figures.leave_out(rollup_database.removed(connection), reached)
-            kept = start if lake is None else _kept_in(connection, lake, seconds, start, end)
+            kept = start if lake is None else _kept_in(connection, server, lake, figures)
             rollup_database.count_live(connection, figures)
-            since = Since(kept, _first_xid(connection, server.system, moment(kept)))
+            first_xid = _first_xid(connection, server.system, moment(kept))
             with rollup_database.another(connection, url) as other:
                 rollup_database.count_archived(
-                    [connection, other], figures, since, partial(progress, "queues")
+                    [connection, other], figures, kept, first_xid, partial(progress, "queues")
                 )
         if lake is not None and kept > start:
             tell(f"Until {moment(kept):%Y-%m-%d %H:%M} from {lake}")
             rollup_lake.count_in_lake(spark, lake, figures, kept)
         rows = figures.all()
         first = moment(start or min((bucket for _, bucket in rows), default=end))
-        removed = _save(connection, rows, figures, server.system, now, first)
+        removed = _save(connection, rows, figures, now, first)
     return Summary(first, moment(end), len(rows), removed, time.monotonic() - started)
-
-
-def _check_server(
-    connection: psycopg.Connection[Any], server: planning.Server, seconds: int
-) -> None:
-    """Refuse to continue a run of another server, or one that is ahead of this server."""
-    last = _last(connection, seconds)
-    if last is not None and (last.system != server.system or last.below_xid > server.now.xmax):
-        raise ServerChanged(
-            "The last roll-up was computed on another server, or is ahead of this one, which was "
-            "restored to an earlier state. So the spans that changed are unknown. Recompute all of "
-            "them (--every)."
-        )
 
 
 @dataclass(frozen=True)
@@ -123,16 +108,7 @@ class _Run:
 
     below_xid: int
     at: dt.datetime
-    system: str = ""
-
-
-def _now(connection: psycopg.Connection[Any]) -> _Run:
-    row = connection.execute(
-        # The clock is read after the snapshot, so nothing in the snapshot is later.
-        "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, clock_timestamp()"
-    ).fetchone()
-    assert row is not None
-    return _Run(*row)
+    system: str
 
 
 def _last(connection: psycopg.Connection[Any], seconds: int) -> _Run | None:
@@ -146,16 +122,26 @@ def _last(connection: psycopg.Connection[Any], seconds: int) -> _Run | None:
 
 def _start(
     connection: psycopg.Connection[Any],
+    server: planning.Server,
     seconds: int,
     from_at: dt.datetime | None,
     reached: int,
     last: _Run | None,
 ) -> int:
-    """Return the first span to compute. Without a last run that is the first of all."""
+    """Return the first span to compute. Without a last run that is the first of all.
+
+    Raises ServerChanged if the last run is of another server, or ahead of this server.
+    """
     if from_at is not None:
         return bucket_of(from_at.timestamp(), seconds)
     if last is None:
         return 0
+    if last.system != server.system or last.below_xid > server.now.xmax:
+        raise ServerChanged(
+            "The last roll-up was computed on another server, or is ahead of this one, which was "
+            "restored to an earlier state. So the spans that changed are unknown. Recompute all of "
+            "them (--every)."
+        )
     changed = rollup_database.first_bucket(connection, seconds, last.below_xid, last.at)
     return reached if changed is None else min(changed, reached)
 
@@ -166,7 +152,7 @@ def _first_xid(connection: psycopg.Connection[Any], system: str, at: dt.datetime
     An earlier run saw every transaction below its limit, so these had archived their messages
     before that run's time.
     """
-    row = connection.execute(
+    [(xid,)] = connection.execute(
         """
         SELECT coalesce(max(xid), 0) FROM (
             SELECT max(below_xid) FROM pgqueue_rollup_run
@@ -177,15 +163,14 @@ def _first_xid(connection: psycopg.Connection[Any], system: str, at: dt.datetime
         ) AS seen (xid)
         """,
         {"at": at, "system": system},
-    ).fetchone()
-    assert row is not None
-    return int(row[0])
+    )
+    return int(xid)
 
 
 def _kept_in(
-    connection: psycopg.Connection[Any], path: str, seconds: int, start: int, end: int
+    connection: psycopg.Connection[Any], server: planning.Server, path: str, figures: Figures
 ) -> int:
-    """Return the first span from ``start`` on that the lake does not have completely."""
+    """Return the first span of the figures that the lake does not have completely."""
     row = connection.execute(
         "SELECT exported_below, queues, system FROM pgqueue_lake WHERE path = %s", [path]
     ).fetchone()
@@ -196,21 +181,19 @@ def _kept_in(
         raise InvalidOption(
             f"The lake {path} has only {', '.join(queues)}: a roll-up needs a lake with all queues."
         )
-    server = planning.server(connection)
     if system != server.system or exported_below > server.now.xmax:
         raise ServerChanged(
             f"The lake {path} was exported from another server, or is ahead of this one, which was "
             f"restored to an earlier state. Leave --lake out, or export the lake again (export "
             f"--anew)."
         )
-    row = connection.execute(
+    [(first,)] = connection.execute(
         "SELECT extract(epoch FROM min(archived_at))::bigint FROM pgqueue_archive "
         "WHERE archive_xid >= %s",
         [exported_below],
-    ).fetchone()
-    first = None if row is None else row[0]
-    kept = end if first is None else bucket_of(first, seconds)
-    return min(max(kept, start), end)
+    )
+    kept = figures.end if first is None else bucket_of(first, figures.seconds)
+    return min(max(kept, figures.start), figures.end)
 
 
 _COLUMNS: dict[str, Any] = {
@@ -240,7 +223,6 @@ def _save(
     connection: psycopg.Connection[Any],
     rows: dict[Key, dict[str, Any]],
     figures: Figures,
-    system: str,
     now: _Run,
     first: dt.datetime,
 ) -> int:
@@ -273,18 +255,9 @@ def _save(
         ).rowcount
         cursor.execute(
             "INSERT INTO pgqueue_rollup_run "
-            "(seconds, from_at, to_at, below_xid, buckets, removed, system, started_at) "
+            "(seconds, from_at, to_at, buckets, removed, below_xid, started_at, system) "
             "VALUES (%s, %s, %s, %s, %s, %s, %s, %s)",
-            [
-                seconds,
-                first,
-                moment(end),
-                now.below_xid,
-                len(rows),
-                removed,
-                system,
-                now.at,
-            ],
+            [seconds, first, moment(end), len(rows), removed, now.below_xid, now.at, now.system],
         )
     return removed
 

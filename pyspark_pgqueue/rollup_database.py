@@ -9,7 +9,6 @@ import datetime as dt
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
@@ -32,7 +31,6 @@ from pyspark_pgqueue.rollup_figures import (
 )
 
 __all__ = [
-    "Since",
     "another",
     "count_archived",
     "count_live",
@@ -43,15 +41,6 @@ __all__ = [
 
 #: Memory for sorting times and counting values. At the default, 4 MB, most spills to disk.
 WORK_MEM = "256MB"
-
-
-@dataclass(frozen=True)
-class Since:
-    """Lower bounds of the archived messages to count: by time and by transaction."""
-
-    bucket: int  # seconds since 1970
-    #: The first transaction that may have archived such a message, for the archive's index.
-    xid: int = 0
 
 
 @contextmanager
@@ -73,9 +62,8 @@ def one_snapshot(
 @contextmanager
 def another(connection: psycopg.Connection[Any], url: str) -> Iterator[psycopg.Connection[Any]]:
     """A second connection in the first connection's snapshot."""
-    row = connection.execute("SELECT pg_export_snapshot()").fetchone()
-    assert row is not None
-    with planning.connect(url) as opened, one_snapshot(opened, *row):
+    [(snapshot,)] = connection.execute("SELECT pg_export_snapshot()")
+    with planning.connect(url) as opened, one_snapshot(opened, snapshot):
         yield opened
 
 
@@ -149,15 +137,11 @@ UNION ALL
 SELECT 'sent', sent_bucket * %(seconds)s::bigint, to_jsonb(sum(count))
 FROM counted GROUP BY sent_bucket
 UNION ALL
-SELECT 'waits', bucket * %(seconds)s::bigint, jsonb_object_agg(place, count)
-FROM (SELECT bucket, wait_place AS place, sum(count) AS count
-      FROM counted WHERE wait_place IS NOT NULL GROUP BY 1, 2) each
-GROUP BY bucket
-UNION ALL
-SELECT 'runs', bucket * %(seconds)s::bigint, jsonb_object_agg(place, count)
-FROM (SELECT bucket, run_place AS place, sum(count) AS count
-      FROM counted WHERE run_place IS NOT NULL GROUP BY 1, 2) each
-GROUP BY bucket
+SELECT kind, bucket * %(seconds)s::bigint, jsonb_object_agg(place, count)
+FROM (SELECT kind, bucket, place, sum(count) AS count
+      FROM counted, LATERAL (VALUES ('waits', wait_place), ('runs', run_place)) bin (kind, place)
+      WHERE place IS NOT NULL GROUP BY 1, 2, 3) each
+GROUP BY kind, bucket
 UNION ALL
 SELECT 'poison', bucket * %(seconds)s::bigint,
        jsonb_agg(jsonb_build_object('id', id, 'read_ct', read_ct, 'state', state) ORDER BY place)
@@ -208,25 +192,28 @@ FROM letter WHERE told ->> 'source' IS NOT NULL GROUP BY 2, 3
 def count_archived(
     connections: Sequence[psycopg.Connection[Any]],
     figures: Figures,
-    since: Since,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    start: int,
+    first_xid: int,
+    progress: Callable[[int, int], None],
 ) -> None:
-    """Count the archived messages, in SQL. Each connection counts one queue at a time.
+    """Count the messages archived in the bucket ``start`` or later, in SQL.
 
-    PostgreSQL parallelises a large table by itself, but not a hundred small ones.
+    No transaction before ``first_xid`` archived such a message, which serves the archive's index.
+    Each connection counts one queue at a time: PostgreSQL parallelises a large table by itself, but
+    not a hundred small ones.
     """
-    asked = connections[0].execute(
+    asking = (
         "SELECT q.id, q.name, "
         "EXISTS (SELECT FROM pgqueue_queue s WHERE s.dead_letter_queue_id = q.id) "
         "FROM pgqueue_queue q ORDER BY q.name"
     )
-    queues = asked.fetchall()
+    queues = connections[0].execute(asking).fetchall()
     condition = "a.archive_xid >= %(xid)s AND a.archived_at >= %(start)s"
     params: dict[str, Any] = {
         "seconds": figures.seconds,
         "parts": [percent / 100 for percent in PERCENTS],
-        "xid": since.xid,
-        "start": moment(since.bucket),
+        "xid": first_xid,
+        "start": moment(start),
     }
     idle: SimpleQueue[psycopg.Connection[Any]] = SimpleQueue()
     for connection in connections:
@@ -279,7 +266,7 @@ def first_bucket(
     A message counts in the span in which it was sent and in the one in which it ended. Its
     transaction id shows whether it is new: a sender may commit after the run what it sent before.
     """
-    row = connection.execute(
+    [(first,)] = connection.execute(
         """
         SELECT floor(date_part('epoch', least(
             (SELECT min(archived_at) FROM pgqueue_archive WHERE archive_xid >= %(xid)s),
@@ -297,8 +284,8 @@ def first_bucket(
         )) / %(seconds)s)::bigint * %(seconds)s
         """,
         {"xid": below_xid, "at": reached, "seconds": seconds},
-    ).fetchone()
-    return None if row is None or row[0] is None else int(row[0])
+    )
+    return None if first is None else int(first)
 
 
 def removed(connection: psycopg.Connection[Any]) -> list[Removed]:
@@ -312,5 +299,5 @@ def removed(connection: psycopg.Connection[Any]) -> list[Removed]:
         CROSS JOIN LATERAL (SELECT min(archived_at) AS first_at
                             FROM pgqueue_archive WHERE queue_id = p.queue_id) a
         """
-    ).fetchall()
+    )
     return [Removed(*row) for row in rows]
