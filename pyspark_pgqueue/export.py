@@ -19,10 +19,10 @@ from django_pgqueue.interrupts import interrupts_held
 from pyspark_pgqueue import arrow, body_columns, executors, iceberg, planning, runs
 from pyspark_pgqueue import lake as files
 from pyspark_pgqueue.columns import ARCHIVE
-from pyspark_pgqueue.offsets import EARLIEST, Offset, Snapshot
+from pyspark_pgqueue.offsets import Offset, Snapshot
 from pyspark_pgqueue.options import ROWS_PER_TASK, Options
 from pyspark_pgqueue.progress import Progress, quiet
-from pyspark_pgqueue.runs import Lake, Manifest, Run
+from pyspark_pgqueue.runs import Lake, Manifest
 from pyspark_pgqueue.stores import File, address, open_at
 
 __all__ = ["Summary", "export"]
@@ -107,14 +107,16 @@ def export(
             iceberg.check(table)
         executors.check(spark, path)
         if anew:
-            _delete(connection, path)
+            if old_table := runs.delete(connection, path):
+                iceberg.drop(old_table)
+            files.delete(path)
         asked = (queues, holds_retention, table, bool(files.files_in(path)))
         lake = runs.open_lake(connection, path, *asked)
         if (dead := runs.unfinished(connection, lake)) is not None:
-            number, manifest = dead
-            tell(f"Run {number}: finishing an interrupted run")
+            run, manifest = dead
+            tell(f"Run {run}: finishing an interrupted run")
             with interrupts_held():
-                _finish(connection, lake, number, Manifest.parse(manifest))
+                _finish(connection, lake, run, manifest)
             lake = runs.open_lake(connection, path, *asked)
         files.sweep(path)
         options = replace(
@@ -125,34 +127,11 @@ def export(
             connection, options, lake.body_schemas, body_schemas or {}, (low, high), tell
         )
         lake = runs.store_schemas(connection, lake, schemas)
-        summary = Summary(None)
-        if _has_new(connection, options, low, high):
-            run = runs.begin(connection, lake, "EXPORT", low, high)
-            summary = _export_run(spark, connection, options, lake, run, tell, progress)
-        else:
-            runs.exported(connection, lake.id, max(low, high))
+        summary = _export_run(spark, connection, options, lake, (low, high), tell, progress)
         compacted = _compact(spark, connection, lake, max_files, expire_snapshots, tell, progress)
         if table and summary.run is None and not compacted:
             _register(connection, lake)  # the lake has just become a table
     return replace(summary, compacted=compacted, seconds=time.monotonic() - started)
-
-
-def _delete(connection: psycopg.Connection[Any], path: str) -> None:
-    """Delete a lake's files, and its rows and runs in the database."""
-    if table := runs.delete(connection, path):
-        iceberg.drop(table)
-    files.delete(path)
-
-
-def _has_new(connection: psycopg.Connection[Any], options: Options, low: int, high: int) -> bool:
-    """Whether one of these transactions archived a message of the lake's queues."""
-    if high <= low:
-        return False
-    start, end = Offset(Snapshot.below(low)), Offset(Snapshot.below(high))
-    chosen = planning.queues(connection, options, may_be_dropped=True)
-    condition = planning.in_window(options, chosen, start, end)
-    found = connection.execute(f"SELECT FROM pgqueue_archive a WHERE {condition} LIMIT 1")
-    return found.fetchone() is not None
 
 
 def _export_run(
@@ -160,44 +139,52 @@ def _export_run(
     connection: psycopg.Connection[Any],
     options: Options,
     lake: Lake,
-    run: Run,
+    span: tuple[int, int],
     tell: Callable[[str], None],
     progress: Progress,
 ) -> Summary:
-    start, end = Offset(Snapshot.below(run.low)), Offset(Snapshot.below(run.high))
+    """Export what a span of transactions archived, if anything."""
+    low, high = span
+    start, end = Offset(Snapshot.below(low)), Offset(Snapshot.below(high))
     chosen = planning.queues(connection, options, may_be_dropped=True)
+    condition = planning.in_window(options, chosen, start, end)
+    found = connection.execute(f"SELECT FROM pgqueue_archive a WHERE {condition} LIMIT 1")
+    if high <= low or found.fetchone() is None:
+        runs.exported(connection, lake.id, max(low, high))
+        return Summary(None)
+    run, resumed = runs.begin(connection, lake, "EXPORT", low, high)
     planned = planning.marks(connection, options, chosen)
-    if run.low == 0:
+    if low == 0:
         tasks = planning.cut_by_position(connection, options, NAMES, chosen, start=start, end=end)
     else:
         # New rows are few, so they are found by transaction and not by reading the whole table.
         tasks = planning.cut_by_transaction(connection, options, NAMES, chosen, start, end)
-    tell(f"Run {run.id}: {len(tasks)} tasks")
-    url, path, number, schemas = options.url, lake.path, run.id, lake.body_schemas
+    tell(f"Run {run}: {len(tasks)} tasks")
+    url, path, schemas = options.url, lake.path, lake.body_schemas
 
     def write(place: int, task: planning.Task) -> list[File]:
-        return files.write(path, number, place, arrow.batches(url, task), schemas=schemas)
+        return files.write(path, run, place, arrow.batches(url, task), schemas=schemas)
 
     parts = executors.on_executors(spark, write, tasks, progress)
     written = [file for part in parts for file in part]
     # The first run has what is left after earlier purges.
-    guard = planning.Guard((), start, tuple(planned) if start.since == EARLIEST else None)
+    guard = planning.Guard((), start, tuple(planned) if low == 0 else None)
     lost = guard.lost(planning.marks(connection, options, chosen))
     for name in sorted(mark.queue for mark in lost):
         tell(
-            f"Run {run.id} lacks messages of queue {name!r}: they were purged, or the queue was "
+            f"Run {run} lacks messages of queue {name!r}: they were purged, or the queue was "
             f"dropped, before they were exported. --hold-retention makes retention wait."
         )
-    tell(f"Run {run.id}: publishing {len(written)} files")
+    tell(f"Run {run}: publishing {len(written)} files")
     _publish(connection, lake, run, Manifest(written))
     rows, size = sum(f["rows"] for f in written), sum(f["bytes"] for f in written)
-    return Summary(run.id, rows, len(written), size, resumed=run.resumed)
+    return Summary(run, rows, len(written), size, resumed=resumed)
 
 
-def _publish(connection: psycopg.Connection[Any], lake: Lake, run: Run, manifest: Manifest) -> None:
+def _publish(connection: psycopg.Connection[Any], lake: Lake, run: int, manifest: Manifest) -> None:
     with interrupts_held():
-        runs.publishing(connection, run.id, manifest)
-        _finish(connection, lake, run.id, manifest)
+        runs.publishing(connection, run, manifest)
+        _finish(connection, lake, run, manifest)
 
 
 def _finish(connection: psycopg.Connection[Any], lake: Lake, run: int, manifest: Manifest) -> None:
@@ -232,12 +219,12 @@ def _compact(
         merges = [files.Merge(places, delete=places) for places in crowded]
     if not merges:
         return 0
-    run = runs.begin(connection, lake, "COMPACT")
-    tell(f"Run {run.id}: compacting {len(merges)} directories")
-    path, number = lake.path, run.id
+    run, _ = runs.begin(connection, lake, "COMPACT")
+    tell(f"Run {run}: compacting {len(merges)} directories")
+    path = lake.path
 
     def merge(place: int, task: files.Merge) -> list[File]:
-        return files.merge(path, number, place, task)
+        return files.merge(path, run, place, task)
 
     parts = executors.on_executors(spark, merge, merges, progress)
     manifest = Manifest(

@@ -25,7 +25,6 @@ from pyspark_pgqueue.stores import File, key_of
 __all__ = [
     "Lake",
     "Manifest",
-    "Run",
     "begin",
     "delete",
     "end",
@@ -57,17 +56,6 @@ class Lake:
 
 
 @dataclass(frozen=True)
-class Run:
-    """A row of pgqueue_export_run: the transactions to export."""
-
-    id: int
-    low: int = 0
-    high: int = 0
-    #: The failed runs whose messages this run exports.
-    resumed: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
 class Manifest:
     """The changes to a lake's files when a run is published."""
 
@@ -76,11 +64,6 @@ class Manifest:
     remove: list[str] = field(default_factory=list)
     #: Files to delete.
     delete: list[str] = field(default_factory=list)
-
-    @classmethod
-    def parse(cls, value: dict[str, Any]) -> Manifest:
-        """Parse the manifest of a run."""
-        return cls(value["add"], value["remove"], value["delete"])
 
     def as_dict(self) -> dict[str, Any]:
         by_queue: Counter[str] = Counter()
@@ -205,9 +188,7 @@ def delete(connection: psycopg.Connection[Any], path: str) -> str:
     return str(row[0]) if row else ""
 
 
-def unfinished(
-    connection: psycopg.Connection[Any], lake: Lake
-) -> tuple[int, dict[str, Any]] | None:
+def unfinished(connection: psycopg.Connection[Any], lake: Lake) -> tuple[int, Manifest] | None:
     """Return the id and manifest of a run whose process died while it published. Records any other
     dead run as failed.
     """
@@ -216,17 +197,20 @@ def unfinished(
         "error = 'The process died, or was killed.' WHERE lake_id = %s AND state = 'RUNNING'",
         [lake.id],
     )
-    row: tuple[int, dict[str, Any]] | None = connection.execute(
+    row = connection.execute(
         "SELECT id, manifest FROM pgqueue_export_run WHERE lake_id = %s AND state = 'PUBLISHING'",
         [lake.id],
     ).fetchone()
-    return row
+    if row is None:
+        return None
+    number, manifest = row
+    return number, Manifest(manifest["add"], manifest["remove"], manifest["delete"])
 
 
 def begin(
     connection: psycopg.Connection[Any], lake: Lake, kind: str, low: int = 0, high: int = 0
-) -> Run:
-    """Record a new run, which takes over the failed runs of its kind."""
+) -> tuple[int, tuple[int, ...]]:
+    """Record a new run, which takes over the failed runs of its kind. Returns its id and theirs."""
     with connection.transaction():
         [(number,)] = connection.execute(
             "INSERT INTO pgqueue_export_run "
@@ -239,7 +223,7 @@ def begin(
             "AND state = 'FAILED' AND resumed_by_id IS NULL RETURNING id",
             [number, lake.id, kind],
         ).fetchall()
-    return Run(number, low, high, tuple(sorted(pk for (pk,) in failed)))
+    return number, tuple(sorted(pk for (pk,) in failed))
 
 
 def publishing(connection: psycopg.Connection[Any], run: int, manifest: Manifest) -> None:
