@@ -259,19 +259,12 @@ class QueueStream(Stream):
         ids = [each.queue_id for each in batch.deliveries]
         found = open_queues(self._runner, "id = ANY(%(ids)s)", {"ids": ids})
         opened = {queue.id: queue for queue in found}
-        return [
-            Held(
-                opened[each.queue_id],
-                each.grouped,
-                self._timeout(opened[each.queue_id]),
-                [
-                    Receipt(receipt.id, receipt.read_ct + tries - 1, receipt.read_at)
-                    for receipt in sorted(each)
-                ],
-            )
-            for each in batch.deliveries
-            if each.queue_id in opened
-        ]
+        held = []
+        for each in batch.deliveries:
+            if (queue := opened.get(each.queue_id)) is not None:
+                receipts = [Receipt(r.id, r.read_ct + tries - 1, r.read_at) for r in sorted(each)]
+                held.append(Held(queue, each.grouped, self._timeout(queue), receipts))
+        return held
 
     def _keep(self, held: list[Held]) -> None:
         """Extend the leases of a batch for as long as the batch runs."""
@@ -373,26 +366,19 @@ class QueueStream(Stream):
         for taken in batch.deliveries:
             if taken.queue_id not in there:
                 self._lost(DataLost(f"#{taken.queue_id}", dropped=True))
-        left = self._serving.planned
-        pieces: list[tuple[int, str]] = []
+        left, filled = self._serving.planned, 0
+        shares: list[list[str]] = [[]]
         for each in held:
             served = each.receipts[:left]
             left = left and left - len(served)
-            pieces += [
-                (len(receipts), self._statement(each.queue, receipts, names))
-                for receipts in self._slices(each._replace(receipts=served))
-            ]
+            for receipts in self._slices(each._replace(receipts=served)):
+                if filled and filled + len(receipts) > self._per_task:
+                    shares.append([])
+                    filled = 0
+                shares[-1].append(self._statement(each.queue, receipts, names))
+                filled += len(receipts)
         first = serving.reading(batch.stream, batch.number, self._serving)
-        tasks: list[Task] = []
-        statements: list[str] = []
-        filled = 0
-        for size, statement in pieces:
-            if statements and filled + size > self._per_task:
-                tasks.append(Task(tuple(statements), first=first))
-                statements, filled = [], 0
-            statements.append(statement)
-            filled += size
-        return [*tasks, Task(tuple(statements), first=first)] if statements else tasks
+        return [Task(tuple(statements), first=first) for statements in filter(None, shares)]
 
     @property
     def _per_task(self) -> int:
@@ -413,18 +399,15 @@ class QueueStream(Stream):
     def _statement(
         self, queue: OpenQueue, receipts: Sequence[Receipt], names: Sequence[str]
     ) -> str:
-        ids, read_cts, _ = zip(*receipts, strict=True)
+        ids = ",".join(str(receipt.id) for receipt in receipts)
+        read_cts = ",".join(str(receipt.read_ct) for receipt in receipts)
         selected = columns.select(self.options.columns, names, f"{literal(queue.name)}::text")
         # Messages archived meanwhile are still read; deleted ones are not.
         return (
-            f"SELECT {selected} FROM unnest('{{{_list(ids)}}}'::bigint[], "
-            f"'{{{_list(read_cts)}}}'::integer[]) AS a (id, read_ct) "
+            f"SELECT {selected} FROM unnest('{{{ids}}}'::bigint[], "
+            f"'{{{read_cts}}}'::integer[]) AS a (id, read_ct) "
             f"JOIN pgqueue_message_q{queue.id} m ON m.id = a.id ORDER BY m.id"
         )
-
-
-def _list(values: Sequence[int]) -> str:
-    return ",".join(map(str, values))
 
 
 class _Keeper(threading.Thread):
