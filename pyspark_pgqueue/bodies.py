@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 
 from pyspark_pgqueue import planning
 from pyspark_pgqueue.errors import InvalidOption
-from pyspark_pgqueue.options import Options
+from pyspark_pgqueue.options import Options, moment_of
 
 __all__ = ["INFER", "as_ddl", "corrupt", "ddl", "infer", "parsed", "type_of"]
 
@@ -204,8 +204,7 @@ def _converted(value: Any, arrow_type: pa.DataType) -> Any:
     if pa.types.is_integer(arrow_type) and isinstance(value, float) and not value.is_integer():
         raise ValueError(f"{value} is not an integer")
     if pa.types.is_timestamp(arrow_type) and is_text:
-        moment = dt.datetime.fromisoformat(value.replace("Z", "+00:00"))
-        return moment if moment.tzinfo else moment.replace(tzinfo=dt.timezone.utc)
+        return moment_of(value)
     if pa.types.is_date(arrow_type) and is_text:
         return dt.date.fromisoformat(value)
     if pa.types.is_struct(arrow_type) and isinstance(value, dict):

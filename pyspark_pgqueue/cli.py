@@ -13,6 +13,7 @@ from typing import Any
 
 from django_pgqueue.wording import length_of
 from pyspark_pgqueue.errors import Interrupted, PipelineError, in_one_line
+from pyspark_pgqueue.options import moment_of
 from pyspark_pgqueue.planning import database_url
 from pyspark_pgqueue.progress import Bar
 from pyspark_pgqueue.session import local_session
@@ -145,8 +146,8 @@ def _export(parser: Any) -> None:
 
 def _rollup(parser: Any) -> None:
     parser.add_argument("--seconds", type=int, default=3600, help="span length (default: 3600)")
-    parser.add_argument("--from", type=_moment, dest="from_at", metavar="TIME", help="ISO 8601")
-    parser.add_argument("--to", type=_moment, dest="to_at", metavar="TIME", help="ISO 8601")
+    parser.add_argument("--from", type=moment_of, dest="from_at", metavar="TIME", help="ISO 8601")
+    parser.add_argument("--to", type=moment_of, dest="to_at", metavar="TIME", help="ISO 8601")
     parser.add_argument("--every", action="store_true", help="recompute every span")
     parser.add_argument("--lake", metavar="PATH", help="let Spark count this lake's complete spans")
 
@@ -201,8 +202,3 @@ def _length(text: str) -> dt.timedelta:
     if length is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a length of time: write 30m, 12h or 7d")
     return length
-
-
-def _moment(text: str) -> dt.datetime:
-    moment = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
-    return moment if moment.tzinfo else moment.replace(tzinfo=dt.timezone.utc)

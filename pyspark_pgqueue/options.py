@@ -63,7 +63,7 @@ from pyspark_pgqueue.columns import ARCHIVE, CONSUMED, COUNTS, LIVE, Column
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.offsets import EARLIEST, Offset, Snapshot
 
-__all__ = ["ROWS_PER_TASK", "Options"]
+__all__ = ["ROWS_PER_TASK", "Options", "moment_of"]
 
 # Options that Spark adds itself.
 _SPARKS = {"path", "checkpointlocation", "queryname", "outputmode"}
@@ -261,10 +261,15 @@ def _moment(text: str | None) -> str | None:
     if text.isdigit():
         return dt.datetime.fromtimestamp(int(text) / 1000, dt.timezone.utc).isoformat()
     try:
-        # Python 3.10 does not parse the Z.
-        moment = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
+        return moment_of(text).isoformat()
     except ValueError as error:
         raise InvalidOption(
             f"{text!r} is not a time: write ISO 8601, or milliseconds since 1970"
         ) from error
-    return moment.isoformat() if moment.tzinfo else moment.isoformat() + "+00:00"
+
+
+def moment_of(text: str) -> dt.datetime:
+    """Parse ISO 8601, in UTC unless it has a zone. Raises ValueError."""
+    # Python 3.10 does not parse the Z.
+    moment = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return moment if moment.tzinfo else moment.replace(tzinfo=dt.timezone.utc)

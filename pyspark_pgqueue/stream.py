@@ -118,11 +118,8 @@ class ArchiveStream(Stream):
         server = planning.server(self._connection)
         if self.options.fail_on_server_change:
             planning.check_server(self._connection, server)
-        start = self.options.start
-        since = server.now if start is None else start.since
-        if start is not None and start.after is not None:
-            return Offset(since, start.until, start.after, server.system).as_dict()
-        return Offset(since, system=server.system).as_dict()
+        start = self.options.start or Offset(server.now)
+        return replace(start, system=server.system).as_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self.options.max_rows
@@ -158,12 +155,11 @@ class ArchiveStream(Stream):
         return planning.queues(self._connection, self.options, may_be_dropped=True)
 
     def _count(self, condition: str, most: int) -> int:
-        row = self._connection.execute(
+        [(count,)] = self._connection.execute(
             f"SELECT count(*) FROM (SELECT FROM pgqueue_archive a WHERE {condition} "
             f"LIMIT {most}) found"
-        ).fetchone()
-        assert row is not None
-        return int(row[0])
+        )
+        return int(count)
 
     def _last_of(
         self,
