@@ -124,16 +124,13 @@ def _wait_for_replica(cursor: Any, reach: int, seconds: float) -> None:
 def _fit(batch: pa.RecordBatch, schema: StructType, wanted: pa.Schema) -> pa.RecordBatch:
     if batch.schema.equals(wanted):
         return batch
-    arrays = []
+    found = {}
     for field, target in zip(schema.fields, wanted, strict=True):
-        if field.name == CORRUPT:
-            arrays.append(pa.nulls(batch.num_rows, target.type))
-            continue
-        column = batch.column(field.name)
-        if field.name in JSON and not isinstance(field.dataType, StringType):
-            column = bodies.parsed(column, field.dataType, target.type)
-        arrays.append(column if column.type == target.type else column.cast(target.type))
+        if field.name != CORRUPT:
+            column = batch.column(field.name)
+            if field.name in JSON and not isinstance(field.dataType, StringType):
+                column = bodies.parsed(column, field.dataType, target.type)
+            found[field.name] = column if column.type == target.type else column.cast(target.type)
     if CORRUPT in schema.names:
-        body = arrays[schema.names.index("body")]
-        arrays[schema.names.index(CORRUPT)] = bodies.corrupt(batch.column("body"), body)
-    return pa.RecordBatch.from_arrays(arrays, schema=wanted)
+        found[CORRUPT] = bodies.corrupt(batch.column("body"), found["body"])
+    return pa.RecordBatch.from_arrays([found[name] for name in schema.names], schema=wanted)

@@ -130,35 +130,34 @@ failing AS (
           FROM pgqueue_archive_q{{id}} a
           WHERE a.error IS NOT NULL AND {{since}} GROUP BY 1, 2) each
 )
-SELECT 'ended' AS kind, bucket * %(seconds)s::bigint AS bucket,
-       to_jsonb(total) || to_jsonb(timed) AS told
+SELECT %(name)s::text, bucket * %(seconds)s::bigint, 'ended', to_jsonb(total) || to_jsonb(timed)
 FROM total JOIN timed USING (bucket)
 UNION ALL
-SELECT 'sent', sent_bucket * %(seconds)s::bigint, to_jsonb(sum(count))
+SELECT %(name)s::text, sent_bucket * %(seconds)s::bigint, 'sent', to_jsonb(sum(count))
 FROM counted GROUP BY sent_bucket
 UNION ALL
-SELECT kind, bucket * %(seconds)s::bigint, jsonb_object_agg(place, count)
+SELECT %(name)s::text, bucket * %(seconds)s::bigint, kind, jsonb_object_agg(place, count)
 FROM (SELECT kind, bucket, place, sum(count) AS count
       FROM counted, LATERAL (VALUES ('waits', wait_place), ('runs', run_place)) bin (kind, place)
       WHERE place IS NOT NULL GROUP BY 1, 2, 3) each
 GROUP BY kind, bucket
 UNION ALL
-SELECT 'poison', bucket * %(seconds)s::bigint,
+SELECT %(name)s::text, bucket * %(seconds)s::bigint, 'poison',
        jsonb_agg(jsonb_build_object('id', id, 'read_ct', read_ct, 'state', state) ORDER BY place)
 FROM poison WHERE place <= {LONGEST_LIST} GROUP BY bucket
 UNION ALL
-SELECT 'top_group', bucket * %(seconds)s::bigint,
+SELECT %(name)s::text, bucket * %(seconds)s::bigint, 'top_group',
        jsonb_build_object('groups', groups, 'group', value, 'count', count)
 FROM grouped WHERE place = 1
 UNION ALL
-SELECT 'top_errors', bucket * %(seconds)s::bigint,
+SELECT %(name)s::text, bucket * %(seconds)s::bigint, 'top_errors',
        jsonb_agg(jsonb_build_object('error', value, 'count', count) ORDER BY place)
 FROM failing WHERE place <= {LONGEST_LIST} GROUP BY bucket
 """
 
 _LETTERS = """
 SELECT told ->> 'source', floor(date_part('epoch', (told ->> 'dead_lettered_at')::timestamptz)
-                                / %(seconds)s)::bigint * %(seconds)s, count(*)
+                                / %(seconds)s)::bigint * %(seconds)s, 'dead', count(*)
 FROM (SELECT m.headers -> 'x-dead-letter' AS told
       FROM pgqueue_archive_q{id} a
       JOIN pgqueue_message_q{id} m ON m.id = a.id AND m.enqueued_at = a.enqueued_at
@@ -178,14 +177,14 @@ WITH live AS (
         ON m.id = l.id AND m.queue_id = l.queue_id AND m.enqueued_at = l.enqueued_at
     WHERE l.dead AND m.headers ? 'x-dead-letter'
 )
-SELECT 'sent', name,
-       floor(date_part('epoch', enqueued_at) / %(seconds)s)::bigint * %(seconds)s, count(*)
-FROM live GROUP BY 2, 3
+SELECT name, floor(date_part('epoch', enqueued_at) / %(seconds)s)::bigint * %(seconds)s,
+       'sent', count(*)
+FROM live GROUP BY 1, 2
 UNION ALL
-SELECT 'dead', told ->> 'source',
+SELECT told ->> 'source',
        floor(date_part('epoch', (told ->> 'dead_lettered_at')::timestamptz) / %(seconds)s)::bigint
-       * %(seconds)s, count(*)
-FROM letter WHERE told ->> 'source' IS NOT NULL GROUP BY 2, 3
+       * %(seconds)s, 'dead', count(*)
+FROM letter WHERE told ->> 'source' IS NOT NULL GROUP BY 1, 2
 """
 
 
@@ -219,27 +218,26 @@ def count_archived(
     for connection in connections:
         idle.put(connection)
 
-    def count(pk: int, is_dead_letter_queue: bool) -> tuple[list[Any], list[Any]]:
+    def count(pk: int, name: str, has_dead_letters: bool) -> list[Any]:
         connection = idle.get()
         try:
-            ended = connection.execute(_ARCHIVED.format(id=pk, since=condition), params).fetchall()
-            if not is_dead_letter_queue:
-                return ended, []
-            letters = connection.execute(_LETTERS.format(id=pk, since=condition), params).fetchall()
-            return ended, letters
+            return [
+                row
+                for text in ((_ARCHIVED, _LETTERS) if has_dead_letters else (_ARCHIVED,))
+                for row in connection.execute(
+                    text.format(id=pk, since=condition), {**params, "name": name}
+                )
+            ]
         finally:
             idle.put(connection)
 
     with ThreadPoolExecutor(len(connections)) as pool:
-        counted = [pool.submit(count, pk, is_dead) for pk, _, is_dead in queues]
+        counted = [pool.submit(count, *queue) for queue in queues]
         try:
-            for done, ((_, name, _), future) in enumerate(zip(queues, counted, strict=True)):
+            for done, future in enumerate(counted):
                 progress(done, len(queues))
-                ended, letters = future.result()
-                for kind, bucket, told in ended:
-                    figures.add(name, int(bucket), kind, told)
-                for source, bucket, number in letters:
-                    figures.dead[source, int(bucket)] += number
+                for row in future.result():
+                    figures.add(*row)
         except BaseException:
             # On interruption, cancel the other threads' statements too.
             pool.shutdown(wait=False, cancel_futures=True)
@@ -251,11 +249,8 @@ def count_archived(
 
 def count_live(connection: psycopg.Connection[Any], figures: Figures) -> None:
     """Count the messages still in the queues, by time sent, and the dead letters."""
-    for kind, name, bucket, count in connection.execute(_LIVE, {"seconds": figures.seconds}):
-        if kind == "sent":
-            figures.sent[name, int(bucket)] += count
-        else:
-            figures.dead[name, int(bucket)] += count
+    for row in connection.execute(_LIVE, {"seconds": figures.seconds}):
+        figures.add(*row)
 
 
 def first_bucket(

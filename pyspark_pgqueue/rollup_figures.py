@@ -111,8 +111,9 @@ class Figures:
 
     def add(self, queue: str, bucket: int, kind: str, told: Any) -> None:
         """Add a figure: ``kind`` names it, ``told`` is its value as JSON."""
-        if kind == "sent":
-            self.sent[queue, bucket] += int(told)
+        if kind in {"sent", "dead"}:
+            counts = self.sent if kind == "sent" else self.dead
+            counts[queue, bucket] += int(told)
             return
         row = self.rows[queue, bucket]
         if kind == "ended":

@@ -183,7 +183,7 @@ def _dead_letters(rows: Any, figures: Figures) -> None:
         f"{_bucket('to_timestamp(' + told % 'dead_lettered_at' + ')', figures.seconds)} AS bucket",
     )
     for row in letters.where("queue IS NOT NULL").groupBy("queue", "bucket").count().collect():
-        figures.dead[row.queue, row.bucket] += row["count"]
+        figures.add(row.queue, row.bucket, "dead", row["count"])
 
 
 def _percentile(values: str, part: float) -> str:

@@ -222,7 +222,7 @@ class Uploads(Store):
                 f'pip install "django-postgres-mq[spark,s3]"'
             ) from error
         self.client = boto3.client(S3)
-        self.bucket, _, self.prefix = root.partition("/")
+        self.bucket = root.partition("/")[0]
 
     def create(self, place: str) -> Sink:
         return Upload(self.client, self.bucket, self.key(place))
@@ -257,7 +257,7 @@ class Uploads(Store):
                 self._abort(upload["Key"], upload["UploadId"])
 
     def key(self, place: str) -> str:
-        return f"{self.prefix}/{place}" if self.prefix else place
+        return self.path(place).partition("/")[2]
 
     def _abort(self, key: str, upload: str) -> None:
         with suppress(self.client.exceptions.NoSuchUpload):  # another process completed it

@@ -25,7 +25,7 @@ SELECT queue, count(*),
            cast(unix_micros(enqueued_at) AS string), cast(unix_micros(archived_at) AS string),
            coalesce(error, '~'), coalesce(headers, '~'), coalesce(body, '~'))),
            1, 8), 16, 10) AS bigint)), 0)
-FROM {source} WHERE archive_xid >= {low} AND archive_xid < {high} GROUP BY queue
+FROM pgqueue_verified WHERE archive_xid >= {low} AND archive_xid < {high} GROUP BY queue
 """
 _POSTGRES = """
 SELECT q.name, count(*),
@@ -90,9 +90,9 @@ def verify(
             raise InvalidOption(f"Nothing was exported to {path} yet.")
         number, names, table = row
         runs = connection.execute(
-            "SELECT id, from_xid, to_xid, manifest -> 'queues', checksums FROM pgqueue_export_run "
-            "WHERE lake_id = %s AND kind = 'EXPORT' AND state = 'DONE' "
-            "AND (%s OR verified_at IS NULL) ORDER BY id",
+            "SELECT id, from_xid, to_xid, coalesce(manifest -> 'queues', '{}'), "
+            "coalesce(checksums, '{}') FROM pgqueue_export_run WHERE lake_id = %s "
+            "AND kind = 'EXPORT' AND state = 'DONE' AND (%s OR verified_at IS NULL) ORDER BY id",
             [number, every],
         ).fetchall()
         for done, (run, low, high, counts, checksums) in enumerate(runs):
@@ -100,10 +100,16 @@ def verify(
             kept = _in_lake(spark, path, low, high)
             there = _in_database(connection, names, low, high)
             purged = _purged(connection, low)
-            found = [
-                _compare(run, queue, kept, there, counts or {}, checksums or {}, queue in purged)
-                for queue in sorted({*kept, *there, *(counts or {})})
-            ]
+            found = []
+            for queue in sorted({*kept, *there, *counts}):
+                mine = kept.get(queue, [0, 0])
+                if queue not in purged:
+                    theirs, what = there.get(queue, [0, 0]), "database"
+                elif queue in checksums:
+                    theirs, what = checksums[queue], "earlier checksum"
+                else:
+                    theirs, what = [counts.get(queue, 0), mine[1]], "recorded count"
+                found.append(Finding(run, queue, mine[0], theirs[0], what, mine == theirs))
             findings += found
             if all(finding.agrees for finding in found):
                 connection.execute(
@@ -114,30 +120,11 @@ def verify(
     return findings + (_in_table(spark, path, table) if table else [])
 
 
-def _compare(
-    run: int,
-    queue: str,
-    kept: Sums,
-    there: Sums,
-    counts: dict[str, int],
-    checksums: Sums,
-    purged: bool,
-) -> Finding:
-    mine = kept.get(queue, [0, 0])
-    if not purged:
-        theirs, what = there.get(queue, [0, 0]), "database"
-    elif queue in checksums:
-        theirs, what = checksums[queue], "earlier checksum"
-    else:
-        theirs, what = [counts.get(queue, 0), mine[1]], "recorded count"
-    return Finding(run, queue, mine[0], theirs[0], what, mine == theirs)
-
-
 def _in_lake(spark: Any, path: str, low: int, high: int) -> Sums:
     if not lake.files_in(path):
         return {}
     lake_source.read(spark, path).createOrReplaceTempView("pgqueue_verified")
-    rows = spark.sql(_SPARK.format(source="pgqueue_verified", low=low, high=high)).collect()
+    rows = spark.sql(_SPARK.format(low=low, high=high)).collect()
     return {str(row[0]): [int(row[1]), int(row[2])] for row in rows}
 
 
@@ -167,7 +154,7 @@ def _in_database(
     rows = connection.execute(
         _POSTGRES,
         {"low": low, "high": high, "all": not names, "names": [name.lower() for name in names]},
-    ).fetchall()
+    )
     return {name: [int(count), int(checksum)] for name, count, checksum in rows}
 
 
