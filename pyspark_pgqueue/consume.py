@@ -89,10 +89,6 @@ class Batch:
         offset = {"n": self.number, "taken": taken, "sys": self.system, "stream": self.stream}
         return {**offset, "suspects": self.suspects}
 
-    @property
-    def count(self) -> int:
-        return sum(each.count for each in self.deliveries)
-
 
 class Held(NamedTuple):
     """The deliveries of one queue in a batch, in the order in which they are served."""

@@ -15,11 +15,7 @@ __all__ = ["EARLIEST", "Offset", "Snapshot", "window"]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The set of committed transactions, in PostgreSQL's notation ``xmin:xmax:running``.
-
-    >>> Snapshot.parse("10:14:10,12").shows(11), Snapshot.parse("10:14:10,12").shows(12)
-    (True, False)
-    """
+    """The set of committed transactions, in PostgreSQL's notation ``xmin:xmax:running``."""
 
     xmin: int
     xmax: int
@@ -37,9 +33,6 @@ class Snapshot:
 
     def __str__(self) -> str:
         return f"{self.xmin}:{self.xmax}:{','.join(map(str, self.running))}"
-
-    def shows(self, xid: int) -> bool:
-        return xid < self.xmax and xid not in self.running
 
     def settled_by(self, later: Snapshot) -> bool:
         """Whether every transaction running at this snapshot had ended at the later one."""

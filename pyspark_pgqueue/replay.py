@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -100,7 +99,6 @@ def load(
     *,
     to: str | None = None,
     format: str = "parquet",
-    options: Mapping[str, str] | None = None,
     where: str = "true",
     rate: float | None = None,
     dry_run: bool = False,
@@ -118,10 +116,9 @@ def load(
     """
     if format not in {"parquet", "json", "csv"}:
         raise InvalidOption(f"format must be parquet, json or csv, not {format!r}.")
-    usual = {"header": "true"} if format == "csv" else {}
-    reading = spark.read.format(format).options(**{**usual, **(options or {})})
+    options = {"header": "true"} if format == "csv" else {}
     try:
-        rows = reading.load(path)
+        rows = spark.read.format(format).options(**options).load(path)
     except AnalysisException as error:
         raise InvalidOption(
             f"{path} cannot be read as {format}: {in_one_line(error)} "

@@ -35,10 +35,7 @@ from pyspark_pgqueue.errors import InvalidOption, PipelineError, StagingLost
 from pyspark_pgqueue.executors import Landing
 from pyspark_pgqueue.options import Options
 
-__all__ = ["BatchWriter", "StreamWriter", "sweep"]
-
-#: Rows staged longer ago belong to a dead job.
-ORPHANED_AFTER = "1 day"
+__all__ = ["BatchWriter", "StreamWriter"]
 
 _TEXT = {"body", "queue", "headers", "group", "group_key", "unique_key"}
 _NUMBERS = {"tinyint", "smallint", "int", "bigint", "float", "double"}
@@ -94,7 +91,11 @@ class _Writer(Landing):
                     queues = _still_there(connection, {pk for each in staged for pk in each.queues})
                     self._send(connection, queues, tokens, rows)
                 _unstage(connection, tokens)
-            sweep(connection)
+            # Rows staged longer ago belong to a dead job.
+            connection.execute(
+                "DELETE FROM pgqueue_staging "
+                "WHERE staged_at < statement_timestamp() - interval '1 day'"
+            )
 
     def _send(
         self,
@@ -218,14 +219,6 @@ def _still_there(connection: psycopg.Connection[Any], ids: set[int]) -> list[Ope
 
 def _unstage(connection: psycopg.Connection[Any], tokens: list[str]) -> None:
     connection.execute("DELETE FROM pgqueue_staging WHERE token = ANY(%s)", [tokens])
-
-
-def sweep(connection: psycopg.Connection[Any], older_than: str = ORPHANED_AFTER) -> int:
-    """Delete rows staged by dead jobs; returns how many."""
-    return connection.execute(
-        "DELETE FROM pgqueue_staging WHERE staged_at < statement_timestamp() - %s::interval",
-        [older_than],
-    ).rowcount
 
 
 def _check(schema: StructType, options: Options) -> None:

@@ -17,10 +17,9 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from django_pgqueue.models import Message, Queue
-from pyspark_pgqueue import planning
 from pyspark_pgqueue.errors import PipelineError, StagingLost
 from pyspark_pgqueue.options import Options
-from pyspark_pgqueue.sink import BatchWriter, sweep
+from pyspark_pgqueue.sink import BatchWriter
 
 ROWS = 200
 
@@ -328,13 +327,18 @@ def test_staged_rows_that_a_crash_took_are_noticed(url: str, orders: Queue) -> N
     assert sent() == [1, 2, 3]
 
 
-def test_rows_of_a_job_that_died_are_swept_away(url: str, orders: Queue) -> None:
+def test_rows_of_a_job_that_died_are_swept_away_by_a_later_write(url: str, orders: Queue) -> None:
     writer(url).write(iter([batch(1, 2)]))
+    with psycopg.connect(url) as connection:
+        connection.execute("UPDATE pgqueue_staging SET staged_at = staged_at - interval '25 hours'")
+    writing = writer(url)
+    running = writing.write(iter([batch(3)]))
 
-    with planning.connect(url) as connection:
-        assert sweep(connection) == 0
-        assert sweep(connection, older_than="0 seconds") == 1
-    assert staged(url) == 0
+    writing.commit([writing.write(iter([batch(4)]))])
+
+    assert staged(url) == 1
+    writing.commit([running])
+    assert sent() == [3, 4]
 
 
 def test_rows_keep_the_order_of_a_sorted_frame(
