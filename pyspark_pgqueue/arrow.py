@@ -19,8 +19,6 @@ from pyspark_pgqueue.columns import CORRUPT, JSON
 from pyspark_pgqueue.errors import ReplicaLags, TableRewritten
 from pyspark_pgqueue.planning import Task
 
-__all__ = ["arrow_schema", "batches", "read"]
-
 # Joins look messages up by key: other joins read all messages for each task, unless it is cut by
 # id (planning.MERGING).
 SETUP = (

@@ -31,8 +31,6 @@ from pyspark_pgqueue import planning
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.options import Options, moment_of
 
-__all__ = ["INFER", "as_ddl", "corrupt", "ddl", "infer", "parsed", "type_of"]
-
 INFER = "infer"
 
 _MISFITS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)

@@ -43,8 +43,6 @@ from pyspark_pgqueue import bodies, columns, planning
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.options import Options
 
-__all__ = ["PREFIX", "add_columns", "arrow_fields", "declare"]
-
 PREFIX = "body_"
 EVOLVE = "evolve"
 #: Number of a queue's bodies that ``infer`` and ``evolve`` sample.

@@ -18,8 +18,6 @@ from pyspark_pgqueue.planning import database_url
 from pyspark_pgqueue.progress import Bar
 from pyspark_pgqueue.session import local_session
 
-__all__ = ["DIFFERS", "HELP", "JOBS", "arguments", "run"]
-
 HELP = {
     "export": "Export what was archived since the last time to a lake of Parquet files.",
     "rollup": "Compute the figures that the admin's charts show.",

@@ -12,23 +12,6 @@ from typing import Any
 
 from pyspark_pgqueue.errors import InvalidOption
 
-__all__ = [
-    "ARCHIVE",
-    "CONSUMED",
-    "CORRUPT",
-    "COUNTS",
-    "JSON",
-    "LAKE",
-    "LIVE",
-    "SENT",
-    "Column",
-    "ddl",
-    "literal",
-    "needs_message",
-    "select",
-    "stored",
-]
-
 
 @dataclass(frozen=True)
 class Column:

@@ -41,8 +41,6 @@ from pyspark_pgqueue.serving import Serving
 from pyspark_pgqueue.stream import Stream, runner
 from pyspark_pgqueue.taking import Taken
 
-__all__ = ["Batch", "QueueStream"]
-
 #: Messages in a batch unless maxOffsetsPerTrigger is set. All of them are in flight at once.
 USUAL_BATCH = 10_000
 #: Maximum messages in a task, so that a batch of the usual size has several tasks.

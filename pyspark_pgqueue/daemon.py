@@ -12,8 +12,6 @@ from importlib import import_module
 
 from pyspark import daemon
 
-__all__: list[str] = []
-
 #: Modules imported by reads, writes and exports, and by Spark's worker.
 SHARED = (
     "pyspark.worker",

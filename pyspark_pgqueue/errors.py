@@ -23,24 +23,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = [
-    "DataLost",
-    "ExecutorsLack",
-    "Interrupted",
-    "InvalidOption",
-    "JobRunning",
-    "LakeDiffers",
-    "PipelineError",
-    "Refused",
-    "ReplicaLags",
-    "ServerChanged",
-    "SparkMissing",
-    "StagingLost",
-    "StoreFailed",
-    "TableRewritten",
-    "in_one_line",
-]
-
 # The last line of a traceback. Spark's errors contain the tracebacks of tasks and workers.
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)")
 _OURS = "pyspark_pgqueue.errors."

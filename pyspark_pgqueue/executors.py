@@ -19,8 +19,6 @@ from pyspark.sql import functions as f
 from pyspark_pgqueue.errors import ExecutorsLack
 from pyspark_pgqueue.progress import Progress, quiet, watched
 
-__all__ = ["Landing", "check", "on_executors"]
-
 #: Seconds that each check task lasts, so that every core of the cluster gets one. Spark Connect
 #: does not report the number of cores.
 _CHECK_SECONDS = 0.2

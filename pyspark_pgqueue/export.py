@@ -25,8 +25,6 @@ from pyspark_pgqueue.progress import Progress, quiet
 from pyspark_pgqueue.runs import Lake, Manifest
 from pyspark_pgqueue.stores import File, address, open_at
 
-__all__ = ["Summary", "export"]
-
 NAMES = tuple(ARCHIVE)
 
 

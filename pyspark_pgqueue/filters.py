@@ -10,8 +10,6 @@ from pyspark.sql.types import IntegralType, StringType, StructType
 
 from pyspark_pgqueue.columns import JSON, Column, literal
 
-__all__ = ["push"]
-
 _COMPARISONS: dict[type, str] = {
     ds.EqualTo: "=",
     ds.EqualNullSafe: "IS NOT DISTINCT FROM",

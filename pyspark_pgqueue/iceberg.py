@@ -28,8 +28,6 @@ from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.lake import COMPACTED, DATA, Merge, files_in
 from pyspark_pgqueue.stores import address, open_at
 
-__all__ = ["check", "counts", "drop", "merges", "register"]
-
 _TYPES = {
     "bigint": pa.int64(),
     "int": pa.int32(),

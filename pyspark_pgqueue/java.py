@@ -13,8 +13,6 @@ from pathlib import Path
 
 from pyspark_pgqueue.errors import SparkMissing
 
-__all__ = ["check", "java_home"]
-
 OLDEST = 17
 
 INSTALL_SPARK = 'pip install "django-postgres-mq[spark]"'

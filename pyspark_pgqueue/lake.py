@@ -25,20 +25,6 @@ from pyspark.sql.types import StructType
 from pyspark_pgqueue import body_columns
 from pyspark_pgqueue.stores import STAGING, File, Sink, Store, explained, key_of, open_at
 
-__all__ = [
-    "COMPACTED",
-    "DATA",
-    "Merge",
-    "check",
-    "delete",
-    "files_in",
-    "merge",
-    "publish",
-    "rows_of",
-    "sweep",
-    "write",
-]
-
 DATA, COMPACTED = "archive", "compacted"
 #: The directory of an Iceberg table's metadata.
 METADATA = "metadata"

@@ -22,8 +22,6 @@ from pyspark_pgqueue.executors import Landing
 from pyspark_pgqueue.lake import DATA, rows_of
 from pyspark_pgqueue.stores import Store, address, explained, key_of, open_at
 
-__all__ = ["LakeReader", "read", "size"]
-
 _SPARKS_OWN = {"file", "hdfs", "viewfs"}
 #: Bytes of files in one task; a larger file has a task of its own.
 _TASK = 64 * 1024 * 1024

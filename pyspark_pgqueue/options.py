@@ -63,8 +63,6 @@ from pyspark_pgqueue.columns import ARCHIVE, CONSUMED, COUNTS, LIVE, Column
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.offsets import EARLIEST, Offset, Snapshot
 
-__all__ = ["ROWS_PER_TASK", "Options", "moment_of"]
-
 # Options that Spark adds itself.
 _SPARKS = {"path", "checkpointlocation", "queryname", "outputmode"}
 

@@ -22,24 +22,6 @@ from pyspark_pgqueue.errors import DataLost, InvalidOption, ServerChanged
 from pyspark_pgqueue.offsets import EARLIEST, Offset, Snapshot, window
 from pyspark_pgqueue.options import Options
 
-__all__ = [
-    "Guard",
-    "Mark",
-    "Task",
-    "check_server",
-    "connect",
-    "count_tasks",
-    "cut_by_position",
-    "cut_by_transaction",
-    "database_url",
-    "live_tasks",
-    "marks",
-    "purged",
-    "queues",
-    "sample",
-    "server",
-]
-
 BLOCK = 8192
 # Tasks of a read without minPartitions; a large read has a multiple. The planner does not know the
 # number of cores, and on four cores a fifth task would run alone.

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["Bar", "Progress", "quiet", "watched"]
-
 #: Reports progress. Arguments: the unit counted, the number done, the total.
 Progress = Callable[[str, int, int], None]
 

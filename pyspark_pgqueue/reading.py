@@ -14,8 +14,6 @@ from pyspark_pgqueue.executors import Landing
 from pyspark_pgqueue.offsets import Offset
 from pyspark_pgqueue.options import Options
 
-__all__ = ["PushingReader", "Reader"]
-
 
 class Reader(Landing, DataSourceReader):
     """A batch read of the archive, of live messages, or of counts."""

@@ -19,8 +19,6 @@ import psycopg
 from pyspark_pgqueue import planning
 from pyspark_pgqueue.errors import InvalidOption, Refused, in_one_line
 
-__all__ = ["acknowledged", "each_batch", "error_of"]
-
 Batch = Callable[[Any, int], Any]
 
 

@@ -22,8 +22,6 @@ from pyspark_pgqueue.columns import SENT
 from pyspark_pgqueue.errors import InvalidOption, in_one_line
 from pyspark_pgqueue.progress import Progress, quiet
 
-__all__ = ["Summary", "load", "replay"]
-
 #: With a rate, one write sends the messages of this many seconds.
 SLICE_SECONDS = 1.0
 #: The version of a call's last write. Rows added to the lake later are not part of that call.

@@ -22,8 +22,6 @@ from pyspark_pgqueue.progress import Progress, quiet
 from pyspark_pgqueue.rollup_figures import Figures, Key, bucket_of, moment
 from pyspark_pgqueue.stores import address
 
-__all__ = ["Summary", "rollup"]
-
 HOUR = 3600
 
 

@@ -30,15 +30,6 @@ from pyspark_pgqueue.rollup_figures import (
     moment,
 )
 
-__all__ = [
-    "another",
-    "count_archived",
-    "count_live",
-    "first_bucket",
-    "one_snapshot",
-    "removed",
-]
-
 #: Memory for sorting times and counting values. At the default, 4 MB, most spills to disk.
 WORK_MEM = "256MB"
 

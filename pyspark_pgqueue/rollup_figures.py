@@ -7,22 +7,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-__all__ = [
-    "BUCKET",
-    "FIRST_LINE",
-    "LONGEST_LIST",
-    "PERCENTS",
-    "POISONOUS",
-    "RAN",
-    "READ",
-    "RETRIED",
-    "Figures",
-    "Key",
-    "Removed",
-    "bucket_of",
-    "moment",
-]
-
 LONGEST_LIST = 5
 POISONOUS = 3
 PERCENTS = (50, 95, 99)

@@ -21,8 +21,6 @@ from pyspark_pgqueue.rollup_figures import (
     moment,
 )
 
-__all__ = ["count_in_lake"]
-
 _VIEW = "pgqueue_ended"
 _IN_MEMORY = "spark.sql.execution.useObjectHashAggregateExec"
 _PARTITIONS = "spark.sql.shuffle.partitions"

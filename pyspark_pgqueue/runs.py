@@ -22,22 +22,6 @@ from pyspark_pgqueue import planning
 from pyspark_pgqueue.errors import InvalidOption, JobRunning, ServerChanged, in_one_line
 from pyspark_pgqueue.stores import File, key_of
 
-__all__ = [
-    "Lake",
-    "Manifest",
-    "begin",
-    "delete",
-    "end",
-    "exported",
-    "locked",
-    "open_lake",
-    "publishing",
-    "recorded",
-    "replaced",
-    "store_schemas",
-    "unfinished",
-]
-
 #: First key of a lake's advisory lock; the second is its path. Also in maintenance/lakes.sql.
 LOCK = "pgqueue export"
 _MOST_OF_AN_ERROR = 20_000

@@ -18,8 +18,6 @@ from typing import Any
 import psycopg
 from pyspark import TaskContext
 
-__all__ = ["Serving", "load", "part", "reading", "store"]
-
 #: How often a batch is served whole.
 WHOLE = 2
 #: The rows of ended streams are deleted after this time.

@@ -13,8 +13,6 @@ import pyspark_pgqueue
 from django_pgqueue.interrupts import interrupts_held
 from pyspark_pgqueue import java
 
-__all__ = ["local_session"]
-
 PER_SESSION = {
     "spark.sql.session.timeZone": "UTC",
     # Bytes that a Python worker holds at once.

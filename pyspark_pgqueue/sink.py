@@ -35,8 +35,6 @@ from pyspark_pgqueue.errors import InvalidOption, PipelineError, StagingLost
 from pyspark_pgqueue.executors import Landing
 from pyspark_pgqueue.options import Options
 
-__all__ = ["BatchWriter", "StreamWriter"]
-
 _TEXT = {"body", "queue", "headers", "group", "group_key", "unique_key"}
 _NUMBERS = {"tinyint", "smallint", "int", "bigint", "float", "double"}
 

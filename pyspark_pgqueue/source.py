@@ -25,8 +25,6 @@ from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.executors import Landing
 from pyspark_pgqueue.options import Options
 
-__all__ = ["PgQueueDataSource"]
-
 PUSHING_WORKER = "data_source_pushdown_filters.py"
 
 

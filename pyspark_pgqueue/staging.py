@@ -12,8 +12,6 @@ import pyarrow.compute as pc
 from pyspark_pgqueue.columns import SENT
 from pyspark_pgqueue.errors import PipelineError
 
-__all__ = ["SLICE", "stage"]
-
 #: Bytes in a staged row. It may contain many messages, or a part of one.
 PIECE = 64 * 1024
 #: Bytes of a batch that are escaped at a time.

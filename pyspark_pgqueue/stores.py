@@ -21,8 +21,6 @@ from pyarrow import fs
 
 from pyspark_pgqueue.errors import InvalidOption, LakeDiffers, StoreFailed
 
-__all__ = ["STAGING", "File", "Sink", "Store", "address", "explained", "key_of", "open_at"]
-
 STAGING = "_staging"
 #: Bytes in a part of an upload. S3's limits are 5 MB at least and 10,000 parts.
 PART = 8 * 1024 * 1024

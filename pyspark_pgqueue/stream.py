@@ -30,8 +30,6 @@ from pyspark_pgqueue.executors import Landing
 from pyspark_pgqueue.offsets import Offset, Snapshot
 from pyspark_pgqueue.options import Options
 
-__all__ = ["ArchiveStream", "Stream"]
-
 #: The number at which counting messages stops.
 COUNT_TO = 100_000
 

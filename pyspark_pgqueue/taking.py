@@ -16,8 +16,6 @@ from django_pgqueue.engine.read.reading import lease
 from django_pgqueue.engine.rows import Delivery
 from django_pgqueue.types import Receipt
 
-__all__ = ["Taken", "archived", "groups_of", "has_any_up_to", "newest", "take"]
-
 #: The most messages that one statement leases.
 CHUNK = 2_000
 #: With a limit in bytes: the number of messages leased before any size is known.

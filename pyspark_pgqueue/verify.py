@@ -13,8 +13,6 @@ from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.progress import Progress, quiet
 from pyspark_pgqueue.stores import address
 
-__all__ = ["Finding", "verify"]
-
 Sums = dict[str, list[int]]
 
 # Both sides build the same text, and sum the first 32 bits of its MD5.
