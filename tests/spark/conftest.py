@@ -14,7 +14,16 @@ import psycopg
 import pytest
 
 from django_pgqueue.management.jobs import url_of
-from django_pgqueue.models import Lake, Message, Rollup, RollupRun
+from django_pgqueue.models import (
+    ArchivedMessage,
+    Lake,
+    Message,
+    PurgeMark,
+    Queue,
+    Rollup,
+    RollupRun,
+)
+from tests.actors import Actor, begin, call
 from tests.ports import free_port
 from tests.waiting import until
 
@@ -191,6 +200,23 @@ def exported(spark: Any, lake: str) -> list[int]:
     from pyspark_pgqueue import lake_source
 
     return sorted(row.id for row in lake_source.read(spark, lake, ["id"]).collect())
+
+
+def archive_late(actor: Actor) -> int:
+    """Archive a message of orders in a transaction that stays open; returns its id."""
+    pk = Message.objects.send("orders", 1)
+    (held,) = Message.objects.read("orders")
+    actor.do(begin)
+    actor.do(call, "archive", "orders", held.receipt)
+    return pk
+
+
+def purge(name: str) -> None:
+    """Note that everything archived in a queue so far may have been removed."""
+    newest = ArchivedMessage.objects.latest("archive_xid").archive_xid
+    PurgeMark.objects.update_or_create(
+        queue=Queue.objects.resolve(name), defaults={"below_xid": newest + 1}
+    )
 
 
 def archive_all(name: str) -> list[int]:

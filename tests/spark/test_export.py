@@ -16,7 +16,7 @@ import pytest
 
 from django_pgqueue.maintenance import lakes
 from django_pgqueue.maintenance.work import Work
-from django_pgqueue.models import ArchivedMessage, ExportRun, Lake, Message, PurgeMark, Queue
+from django_pgqueue.models import ArchivedMessage, ExportRun, Lake, Queue
 from pyspark_pgqueue import executors, lake_source
 from pyspark_pgqueue import lake as files
 from pyspark_pgqueue.errors import (
@@ -30,8 +30,8 @@ from pyspark_pgqueue.export import export as export_at_once
 from pyspark_pgqueue.rollup import rollup
 from pyspark_pgqueue.runs import LOCK
 from pyspark_pgqueue.verify import verify
-from tests.actors import Actor, begin, call, commit
-from tests.spark.conftest import PublishingDies, export, exported
+from tests.actors import Actor, commit
+from tests.spark.conftest import PublishingDies, archive_late, export, exported, purge
 from tests.waiting import until
 
 Finish = Callable[..., list[int]]
@@ -94,10 +94,7 @@ def test_transaction_that_is_open_is_exported_when_it_is_over(
     spark: Any, url: str, lake: str, finish: Finish, actor: Actor
 ) -> None:
     early = finish("orders", 3)
-    Message.objects.send("orders", 1)
-    (held,) = Message.objects.read("orders")
-    actor.do(begin)
-    actor.do(call, "archive", "orders", held.receipt)
+    held = archive_late(actor)
     later = finish("orders", 2)
 
     export_at_once(spark, url, lake)
@@ -105,7 +102,7 @@ def test_transaction_that_is_open_is_exported_when_it_is_over(
 
     actor.do(commit)
     export(spark, url, lake)
-    assert exported(spark, lake) == sorted([*early, *later, held.id])
+    assert exported(spark, lake) == sorted([*early, *later, held])
 
 
 def test_run_that_died_while_publishing_is_finished(
@@ -365,11 +362,8 @@ def test_verification_compares_with_earlier_checksums_once_the_database_is_purge
     finish("orders", 30)
     export(spark, url, lake)
     verify(spark, url, lake)
-    queue = Queue.objects.resolve("orders")
-    PurgeMark.objects.update_or_create(
-        queue=queue, defaults={"below_xid": Lake.objects.get().exported_below}
-    )
-    ArchivedMessage.objects.filter(queue=queue).delete()
+    purge("orders")
+    ArchivedMessage.objects.all().delete()
 
     (finding,) = verify(spark, url, lake, every=True)
 

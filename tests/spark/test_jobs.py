@@ -25,10 +25,9 @@ from pyspark_pgqueue import replay as replaying
 from pyspark_pgqueue import rollup as rolling
 from pyspark_pgqueue.__main__ import main
 from pyspark_pgqueue.errors import StoreFailed
-from pyspark_pgqueue.export import export
 from pyspark_pgqueue.progress import Bar
 from pyspark_pgqueue.stores import explained
-from tests.spark.conftest import wait_for_commits
+from tests.spark.conftest import export, wait_for_commits
 
 Finish = Callable[..., list[int]]
 
@@ -237,7 +236,6 @@ def test_progress_counts_the_tasks_of_an_export(
     spark: Any, url: str, lake: str, finish: Finish
 ) -> None:
     finish("orders", 2000)
-    wait_for_commits(url)
     seen: list[tuple[str, int, int]] = []
 
     export(spark, url, lake, rows_per_task=500, progress=lambda *step: seen.append(step))

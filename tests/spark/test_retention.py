@@ -16,10 +16,9 @@ from django_pgqueue import queue
 from django_pgqueue.models import ArchivedMessage, Message
 from pyspark_pgqueue import lake_source, planning
 from pyspark_pgqueue.errors import DataLost
-from pyspark_pgqueue.export import export
 from pyspark_pgqueue.stream import ArchiveStream
 from pyspark_pgqueue.verify import verify
-from tests.spark.conftest import wait_for_commits
+from tests.spark.conftest import export
 from tests.spark.test_reading import planned, run
 from tests.spark.test_streaming import Stream
 
@@ -49,7 +48,6 @@ def test_retention_takes_what_is_exported_and_leaves_the_rest(
     spark: Any, url: str, lake: str, finish_long_ago: Finish
 ) -> None:
     first = finish_long_ago(30)
-    wait_for_commits(url)
     export(spark, url, lake, holds_retention=True)
     second = finish_long_ago(20)
 
@@ -58,7 +56,6 @@ def test_retention_takes_what_is_exported_and_leaves_the_rest(
     assert (maintained.pruned, maintained.held) == (30, 20)
     assert kept() == second
 
-    wait_for_commits(url)
     assert export(spark, url, lake).rows == 20
     assert queue("orders").maintain().pruned == 20
     assert kept() == []
@@ -70,7 +67,6 @@ def test_lake_and_database_agree_after_retention(
 ) -> None:
     for verified in (True, False):
         finish_long_ago(10)
-        wait_for_commits(url)
         export(spark, url, lake, holds_retention=True)
         if verified:
             verify(spark, url, lake)
@@ -281,12 +277,10 @@ def test_export_names_the_queues_that_retention_took_messages_of(
     spark: Any, url: str, lake: str, finish_long_ago: Finish
 ) -> None:
     finish_long_ago(5)
-    wait_for_commits(url)
     export(spark, url, lake)
     finish_long_ago(5)
     queue("orders").maintain()
     finish_long_ago(2)
-    wait_for_commits(url)
     told: list[str] = []
 
     assert export(spark, url, lake, tell=told.append).rows == 2

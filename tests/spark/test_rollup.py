@@ -24,11 +24,10 @@ from django_pgqueue.models import (
 )
 from pyspark_pgqueue import planning
 from pyspark_pgqueue.errors import InvalidOption, ServerChanged
-from pyspark_pgqueue.export import export
 from pyspark_pgqueue.rollup import _first_xid, rollup
 from pyspark_pgqueue.rollup_database import first_bucket
 from tests.actors import Actor, begin, call, commit
-from tests.spark.conftest import wait_for_commits
+from tests.spark.conftest import export
 from tests.waiting import until
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -236,7 +235,6 @@ def test_expired_messages_have_ended_without_times(
     Message.objects.send_batch("orders", [1, 2, 3], expires=past)
     Message.objects.read("orders")
     if in_lake:
-        wait_for_commits(url)
         export(spark, url, lake)
 
     rollup(spark, url, every=True, **({"lake": lake} if in_lake else {}))
@@ -323,7 +321,6 @@ def test_lake_and_database_give_the_same_rollups(
     history("mails", 100)
     rollup(spark, url)
     expected = figures()
-    wait_for_commits(url)
     export(spark, url, lake)
 
     told: list[str] = []
@@ -342,7 +339,6 @@ def test_spans_that_a_lake_has_whole_are_not_read_from_the_database(
     sql: Sql,
 ) -> None:
     queue = history("orders", 300)
-    wait_for_commits(url)
     export(spark, url, lake)
     new = finish("mails", 5)
     rollup(spark, url)
@@ -393,7 +389,6 @@ def test_every_span_is_computed_again_from_a_lake_too(
     history("orders", 300)
     rollup(spark, url)
     expected = figures()
-    wait_for_commits(url)
     export(spark, url, lake)
     sql("UPDATE pgqueue_rollup SET completed = 0 RETURNING 1")
 
@@ -483,7 +478,6 @@ def test_counting_in_a_lake_leaves_the_session_as_it_was(
     spark: Any, url: str, lake: str, finish: Callable[..., list[int]]
 ) -> None:
     finish("orders", 3)
-    wait_for_commits(url)
     export(spark, url, lake)
     names = ["spark.sql.execution.useObjectHashAggregateExec", "spark.sql.shuffle.partitions"]
     before = [spark.conf.get(name) for name in names]
@@ -498,7 +492,6 @@ def test_small_lake_is_counted_by_few_tasks(
     spark: Any, url: str, lake: str, finish: Callable[..., list[int]]
 ) -> None:
     finish("orders", 3)
-    wait_for_commits(url)
     export(spark, url, lake)
     tracker = spark.sparkContext.statusTracker()
     spark.conf.set("spark.sql.shuffle.partitions", "200")
@@ -523,7 +516,6 @@ def test_what_retention_took_counts_again_from_a_lake(
 ) -> None:
     rollup(spark, url)
     expected = figures()
-    wait_for_commits(url)
     export(spark, url, lake)
     kept_for_two_hours()
     first = hours()[0].bucket

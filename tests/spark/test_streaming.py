@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from django_pgqueue.models import ArchivedMessage, Message, PurgeMark, Queue
+from django_pgqueue.models import ArchivedMessage, Message
 from pyspark_pgqueue import stream as streaming
 from pyspark_pgqueue.errors import DataLost, ServerChanged
 from pyspark_pgqueue.export import export
 from pyspark_pgqueue.lake_source import read as read_lake
 from pyspark_pgqueue.offsets import Offset, Snapshot
 from pyspark_pgqueue.stream import ArchiveStream
-from tests.actors import Actor, begin, call, commit
-from tests.spark.conftest import archive_all, wait_for_commits
+from tests.actors import Actor, commit
+from tests.spark.conftest import archive_all, archive_late, purge, wait_for_commits
 from tests.spark.traffic import Traffic
 
 Finish = Callable[..., list[int]]
@@ -85,10 +85,7 @@ def test_transaction_that_commits_late_is_delivered_late_and_holds_up_nobody(
     stream: Stream, finish: Finish, actor: Actor
 ) -> None:
     early = finish("orders", 3)
-    Message.objects.send("orders", 1)
-    (held,) = Message.objects.read("orders")
-    actor.do(begin)
-    actor.do(call, "archive", "orders", held.receipt)
+    held = archive_late(actor)
     later = finish("orders", 3)
 
     stream.catch_up()
@@ -96,7 +93,7 @@ def test_transaction_that_commits_late_is_delivered_late_and_holds_up_nobody(
 
     actor.do(commit)
     stream.catch_up()
-    assert stream.ids == sorted([*early, *later, held.id])
+    assert stream.ids == sorted([*early, *later, held])
 
 
 def test_micro_batch_waits_for_enough_rows_but_no_longer_than_asked(
@@ -192,10 +189,7 @@ def test_stream_stops_where_undelivered_messages_were_purged(
     finish("orders", 5)
     reached = source.latestOffset(source.initialOffset(), ReadAllAvailable())
     finish("orders", 5)
-    newest = ArchivedMessage.objects.order_by("-archive_xid")[0].archive_xid
-    PurgeMark.objects.update_or_create(
-        queue=Queue.objects.resolve("orders"), defaults={"below_xid": newest + 1}
-    )
+    purge("orders")
 
     with pytest.raises(DataLost, match="'orders' lost archived messages"):
         source.latestOffset(reached, ReadAllAvailable())
@@ -210,10 +204,7 @@ def test_purging_what_was_delivered_disturbs_no_stream(
 ) -> None:
     finish("orders", 5)
     reached = source.latestOffset(source.initialOffset(), ReadAllAvailable())
-    newest = ArchivedMessage.objects.order_by("-archive_xid")[0].archive_xid
-    PurgeMark.objects.update_or_create(
-        queue=Queue.objects.resolve("orders"), defaults={"below_xid": newest + 1}
-    )
+    purge("orders")
 
     assert source.latestOffset(reached, ReadAllAvailable()) == reached
 
