@@ -68,34 +68,34 @@ def rollup(
     """
     started = time.monotonic()
     lake = None if lake is None else address(lake)
+    with rollup_database.one_snapshot(url) as connections:
+        connection = connections[0]
+        server = planning.server(connection)
+        planning.check_server(connection, server)
+        # The clock is read after the snapshot, so nothing in the snapshot is later.
+        [(at,)] = connection.execute("SELECT clock_timestamp()")
+        now, last = _Run(server.now.xmin, at, server.system), _last(connection, seconds)
+        reached = bucket_of((last or now).at.timestamp(), seconds)
+        start = _start(connection, server, seconds, from_at, reached, None if every else last)
+        end = bucket_of((to_at or now.at).timestamp(), seconds)
+        if to_at is None or to_at.timestamp() > end:
+            end += seconds
+        tell(f"From {moment(start):%Y-%m-%d %H:%M}" if start else "From the first message")
+        figures = Figures(seconds, start, end)
+        if start < reached:
+            figures.leave_out(rollup_database.removed(connection), reached)
+        kept = start if lake is None else _kept_in(connection, server, lake, figures)
+        rollup_database.count_live(connection, figures)
+        first_xid = _first_xid(connection, server.system, moment(kept))
+        rollup_database.count_archived(
+            connections, figures, kept, first_xid, partial(progress, "queues")
+        )
+    if lake is not None and kept > start:
+        tell(f"Until {moment(kept):%Y-%m-%d %H:%M} from {lake}")
+        rollup_lake.count_in_lake(spark, lake, figures, kept)
+    rows = figures.all()
+    first = moment(start or min((bucket for _, bucket in rows), default=end))
     with planning.connect(url) as connection:
-        with rollup_database.one_snapshot(connection):
-            server = planning.server(connection)
-            planning.check_server(connection, server)
-            # The clock is read after the snapshot, so nothing in the snapshot is later.
-            [(at,)] = connection.execute("SELECT clock_timestamp()")
-            now, last = _Run(server.now.xmin, at, server.system), _last(connection, seconds)
-            reached = bucket_of((last or now).at.timestamp(), seconds)
-            start = _start(connection, server, seconds, from_at, reached, None if every else last)
-            end = bucket_of((to_at or now.at).timestamp(), seconds)
-            if to_at is None or to_at.timestamp() > end:
-                end += seconds
-            tell(f"From {moment(start):%Y-%m-%d %H:%M}" if start else "From the first message")
-            figures = Figures(seconds, start, end)
-            if start < reached:
-                figures.leave_out(rollup_database.removed(connection), reached)
-            kept = start if lake is None else _kept_in(connection, server, lake, figures)
-            rollup_database.count_live(connection, figures)
-            first_xid = _first_xid(connection, server.system, moment(kept))
-            with rollup_database.another(connection, url) as other:
-                rollup_database.count_archived(
-                    [connection, other], figures, kept, first_xid, partial(progress, "queues")
-                )
-        if lake is not None and kept > start:
-            tell(f"Until {moment(kept):%Y-%m-%d %H:%M} from {lake}")
-            rollup_lake.count_in_lake(spark, lake, figures, kept)
-        rows = figures.all()
-        first = moment(start or min((bucket for _, bucket in rows), default=end))
         removed = _save(connection, rows, figures, now, first)
     return Summary(first, moment(end), len(rows), removed, time.monotonic() - started)
 

@@ -35,27 +35,17 @@ WORK_MEM = "256MB"
 
 
 @contextmanager
-def one_snapshot(
-    connection: psycopg.Connection[Any], exported: str | None = None
-) -> Iterator[None]:
-    """Run the block in one snapshot: an exported one, or a new one."""
-    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-    try:
-        if exported is not None:
-            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(exported))
-        connection.execute(f"SET LOCAL work_mem = '{WORK_MEM}'")
-        connection.execute("SET LOCAL jit = off")
-        yield
-    finally:
-        connection.execute("ROLLBACK")
-
-
-@contextmanager
-def another(connection: psycopg.Connection[Any], url: str) -> Iterator[psycopg.Connection[Any]]:
-    """A second connection in the first connection's snapshot."""
-    [(snapshot,)] = connection.execute("SELECT pg_export_snapshot()")
-    with planning.connect(url) as opened, one_snapshot(opened, snapshot):
-        yield opened
+def one_snapshot(url: str) -> Iterator[list[psycopg.Connection[Any]]]:
+    """Two connections that see one snapshot."""
+    with planning.connect(url) as one, planning.connect(url) as other:
+        for connection in (one, other):
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            if connection is other:
+                [(snapshot,)] = one.execute("SELECT pg_export_snapshot()")
+                other.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot))
+            connection.execute(f"SET LOCAL work_mem = '{WORK_MEM}'")
+            connection.execute("SET LOCAL jit = off")
+        yield [one, other]
 
 
 _PLACE = BUCKET.format("ln(greatest({}, 1e-6)) / ln(2::float8)") + "::integer"

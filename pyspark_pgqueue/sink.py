@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import NumericType, StructType
 
 from django_pgqueue import ddl
 from django_pgqueue.bare import BareRunner, open_queues
@@ -35,8 +35,7 @@ from pyspark_pgqueue.errors import InvalidOption, PipelineError, StagingLost
 from pyspark_pgqueue.executors import Landing
 from pyspark_pgqueue.options import Options
 
-_TEXT = {"body", "queue", "headers", "group", "group_key", "unique_key"}
-_NUMBERS = {"tinyint", "smallint", "int", "bigint", "float", "double"}
+_NUMBERS = {"delay", "expires", "priority"}
 
 
 @dataclass
@@ -237,12 +236,10 @@ def _check(schema: StructType, options: Options) -> None:
         raise InvalidOption("There are two columns for the group: keep group or group_key.")
     for field in schema.fields:
         found = field.dataType.simpleString()
-        if field.name in _TEXT and found != "string":
-            hint = (
-                ": write JSON text, as with to_json()" if field.name in {"body", "headers"} else ""
-            )
+        if field.name in _NUMBERS:
+            if not isinstance(field.dataType, NumericType):
+                raise InvalidOption(f"Column {field.name} is {found}, not a number.")
+        elif found != "string":
+            is_json = field.name in {"body", "headers"}
+            hint = ": write JSON text, as with to_json()" if is_json else ""
             raise InvalidOption(f"Column {field.name} is {found}, not string{hint}.")
-        if field.name in {"delay", "expires", "priority"} and not (
-            found in _NUMBERS or found.startswith("decimal")
-        ):
-            raise InvalidOption(f"Column {field.name} is {found}, not a number.")
