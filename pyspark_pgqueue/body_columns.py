@@ -23,16 +23,14 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BooleanType,
-    ByteType,
     DataType,
     DateType,
     DecimalType,
     DoubleType,
     FloatType,
-    IntegerType,
+    IntegralType,
     LongType,
     MapType,
-    ShortType,
     StringType,
     StructField,
     StructType,
@@ -48,13 +46,7 @@ EVOLVE = "evolve"
 #: Number of a queue's bodies that ``infer`` and ``evolve`` sample.
 SAMPLE = 1000
 
-_WIDE = {
-    ByteType: LongType(),
-    ShortType: LongType(),
-    IntegerType: LongType(),
-    FloatType: DoubleType(),
-}
-_PLAIN = (LongType, DoubleType, BooleanType, StringType, DateType, TimestampType)
+_PLAIN = (BooleanType, StringType, DateType, TimestampType)
 
 
 def declare(
@@ -179,8 +171,10 @@ def _wide(kind: Any) -> Any:
         return MapType(StringType(), _wide(kind.valueType))
     if isinstance(kind, DecimalType):
         return DecimalType(38, kind.scale)
-    if type(kind) in _WIDE:
-        return _WIDE[type(kind)]
+    if isinstance(kind, IntegralType):
+        return LongType()
+    if isinstance(kind, (FloatType, DoubleType)):
+        return DoubleType()
     if isinstance(kind, _PLAIN):
         return kind
     raise InvalidOption(f"A column of a lake cannot be {kind.simpleString()}.")
