@@ -1,39 +1,73 @@
-"""The admin of lakes and of export runs."""
+"""The admin of lakes and of export runs, and the problems of exports that the overview shows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from django import forms
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.db.models import BooleanField, QuerySet
+from django.db.models.expressions import RawSQL
 from django.http import HttpRequest
 from django.template.defaultfilters import filesizeformat
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue.admin import export_health, generic
+from django_pgqueue.admin import generic
 from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.base import PageAdmin, RecordAdmin, column
-from django_pgqueue.admin.export_health import MOST_COUNTED
 from django_pgqueue.maintenance import lakes
 from django_pgqueue.maintenance.lakes import LakeHealth
 from django_pgqueue.models import ExportRun, Lake
-from django_pgqueue.templatetags.pgqueue_admin import EMPTY, lapse, number, when
+from django_pgqueue.templatetags.pgqueue_admin import EMPTY, counted, cut, lapse, number, when
+from django_pgqueue.wording import age
 
-__all__ = ["ExportRunAdmin", "LakeAdmin"]
+__all__ = ["ExportRunAdmin", "LakeAdmin", "may_see", "problems"]
+
+#: Maximum number of messages counted for a lake.
+MOST_COUNTED = 10_000
+_ERROR = 200
+
+#: Whether a database session still works on the run. A run whose process died has no session.
+IS_RUNNING: Any = RawSQL(
+    lakes.is_running("(SELECT path FROM pgqueue_lake WHERE id = pgqueue_export_run.lake_id)"),
+    (),
+    output_field=BooleanField(),
+)
+
+
+def may_see(queues: Iterable[str], seen: Collection[str] | None) -> bool:
+    """Return whether a user may see a lake: only if all of its ``queues`` are in ``seen``.
+
+    A lake without a list takes every queue. ``seen`` is None if the user may see all queues.
+    """
+    taken = {name.lower() for name in queues}
+    return seen is None or (bool(taken) and taken <= {name.lower() for name in seen})
+
+
+def problems(using: str, seen: Collection[str] | None) -> Iterator[tuple[str, bool, str]]:
+    """Yield each lake whose exports fail or are late: its path, whether they fail, details.
+
+    ``seen`` are the names of the queues that the user may see; None: all.
+    """
+    for lake in lakes.health(using, MOST_COUNTED):
+        if not may_see(lake.queues, seen) or not (lake.failures or lake.is_late()):
+            continue
+        told = cut(lake.error, _ERROR) if lake.failures else _("%s behind") % age(lake.seconds)
+        if lake.held:
+            told = _("%(problem)s; retention waits with %(messages)s") % {
+                "problem": told,
+                "messages": counted(lake.held),
+            }
+        yield lake.path, bool(lake.failures), told
 
 
 def _lakes_for(request: HttpRequest) -> list[int]:
     """Return the ids of the lakes that the user may see."""
     seen = allowed(request)
     names = None if seen is None else seen.values()
-    return [
-        lake.pk
-        for lake in Lake.objects.all()
-        if export_health.may_see(map(str, lake.queues), names)
-    ]
+    return [lake.pk for lake in Lake.objects.all() if may_see(map(str, lake.queues), names)]
 
 
 class LakeForm(generic.ModelForm):
@@ -66,6 +100,22 @@ def _health_column(name: Any, value: Callable[[LakeHealth], str]) -> Any:
     return column(name, lambda lake: EMPTY if lake.health is None else value(lake.health))
 
 
+def _state_of_lake(lake: LakeHealth) -> str:
+    """Return the state of a lake's exports: running, failed, done or "-"."""
+    if lake.running:
+        return _("running")
+    if lake.failures:
+        return _("failed: %s") % cut(lake.error, _ERROR)
+    return _("done") if lake.exported_at else EMPTY
+
+
+def _behind(lake: LakeHealth) -> str:
+    """Return as text how many messages a lake lacks, and for how long."""
+    if not lake.behind:
+        return "0"
+    return f"{number(lake.behind, lake.behind < MOST_COUNTED)}, {age(lake.seconds)}"
+
+
 @admin.register(Lake)
 class LakeAdmin(PageAdmin):
     """Lakes, to which the archive is exported. Exports create them; users edit their settings."""
@@ -96,14 +146,26 @@ class LakeAdmin(PageAdmin):
         gettext_lazy("queues"), lambda lake: ", ".join(map(str, lake.queues)) or _("all")
     )
     exported = column(gettext_lazy("exported up to"), lambda lake: when(lake.exported_at) or EMPTY)
-    behind = _health_column(gettext_lazy("not exported"), export_health.behind)
+    behind = _health_column(gettext_lazy("not exported"), _behind)
     held = _health_column(
         gettext_lazy("held back"), lambda health: number(health.held, health.held < MOST_COUNTED)
     )
-    exports = _health_column(gettext_lazy("exports"), export_health.state_of_lake)
+    exports = _health_column(gettext_lazy("exports"), _state_of_lake)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
+
+
+def _state_of_run(run: Any) -> str:
+    """Return a run's state, with the error if it failed. Needs the annotation ``running``."""
+    if run.state == ExportRun.State.DONE:
+        return _("done")
+    if run.resumed_by_id is not None:
+        return _("failed, resumed by run %s") % run.resumed_by_id
+    if run.running and run.state != ExportRun.State.FAILED:
+        return _("running")
+    error = run.error.partition("\n")[0]
+    return _("failed: %s") % (cut(error, _ERROR) or _("its process is gone"))
 
 
 @admin.register(ExportRun)
@@ -118,9 +180,9 @@ class ExportRunAdmin(RecordAdmin):
 
     def get_queryset(self, request: HttpRequest) -> Any:
         runs = super().get_queryset(request).filter(lake__in=_lakes_for(request))
-        return runs.annotate(running=export_health.IS_RUNNING)
+        return runs.annotate(running=IS_RUNNING)
 
-    standing = column(gettext_lazy("state"), export_health.state_of_run)
+    standing = column(gettext_lazy("state"), _state_of_run)
     size = column(gettext_lazy("size"), lambda run: str(filesizeformat(run.bytes)))
     began = column(gettext_lazy("started at"), lambda run: when(run.started_at))
     verified = column(gettext_lazy("verified at"), lambda run: when(run.verified_at) or EMPTY)

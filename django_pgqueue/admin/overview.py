@@ -15,7 +15,7 @@ from django.utils.timezone import now
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue.admin import export_health, places
+from django_pgqueue.admin import exports, places
 from django_pgqueue.admin.failures import WINDOWS, Failures
 from django_pgqueue.admin.places import Place
 from django_pgqueue.admin.queue_actions import PAUSED
@@ -277,7 +277,7 @@ def look(queues: Sequence[Queue], *, seen: Collection[str] | None = None) -> Ove
         Failures(ids, list(sources), WINDOWS["1h"], using),
         sources=sources,
     )
-    for lake, fails, text in export_health.problems(using, seen):
+    for lake, fails, text in exports.problems(using, seen):
         found.alerts.append(Alert(EXPORTS if fails else LATE, lake, text))
     found.alerts.sort(key=lambda alert: alert.order)
     return found

@@ -10,7 +10,7 @@ import pytest
 from django.db.models import F
 from django.urls import reverse
 
-from django_pgqueue.admin import export_health
+from django_pgqueue.admin import exports
 from django_pgqueue.models import ArchivedMessage, ExportRun, Lake, Queue, Rollup, RollupRun
 from tests.actors import Actor, execute
 
@@ -143,4 +143,4 @@ def test_lake_takes_names_only(admin_client, text):
     ],
 )
 def test_a_lake_is_seen_by_who_may_see_all_of_its_queues(queues, seen, visible):
-    assert export_health.may_see(queues, seen) is visible
+    assert exports.may_see(queues, seen) is visible
