@@ -15,6 +15,7 @@ from django.utils import translation
 import django_pgqueue
 from django_pgqueue.templatetags.pgqueue_admin import decimal, lapse, number, percent
 from tests.admin import scenes
+from tools.field_texts import field_texts
 from tools.screenshots import pages
 
 CATALOGUE = Path(django_pgqueue.__file__).parent / "locale/de/LC_MESSAGES"
@@ -99,6 +100,14 @@ def test_everything_is_translated():
 
     assert len(found) > 300
     assert [msgid for msgid, told in found.items() if not all(told)] == []
+
+
+def test_every_text_of_a_models_field_is_in_the_catalogue():
+    with translation.override("en"):
+        texts = set(field_texts()) - {""}
+
+    assert len(texts) > 100
+    assert texts - dict(entries()).keys() == set()
 
 
 def test_translations_keep_their_placeholders():

@@ -228,9 +228,7 @@ def test_a_number_of_failures_leads_to_them(operator, orders):
         assert re.search(r'data-label="messages">(\d+)<', listed)[1] == "4"  # type: ignore[index]
 
 
-def test_failures_of_queues_without_a_consumer_are_counted_from_their_rows(
-    operator, orders
-):
+def test_failures_of_queues_without_a_consumer_are_counted_from_their_rows(operator, orders):
     orders.send_batch([1] * 5)
     for message in orders.read(qty=5):
         message.reject("no")

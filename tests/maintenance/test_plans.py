@@ -10,11 +10,11 @@ import pytest
 import pytest_django
 from django.db import connections
 
-from django_pgqueue.maintenance.retention import lives_in
 from django_pgqueue.maintenance.partitions import (
     create_partition,
     time_ranges,
 )
+from django_pgqueue.maintenance.retention import lives_in
 from django_pgqueue.maintenance.work import Work
 from django_pgqueue.models import Message, Queue
 from tests.conftest import rolled_back, run_sql

@@ -333,8 +333,7 @@ def test_a_dead_consumers_leases_come_back_before_their_timeout(committed_orders
 
 def silence(process: Process, seconds: int) -> None:
     run_sql(
-        "UPDATE pgqueue_process SET heartbeat_at = now() - make_interval(secs => %s) "
-        "WHERE id = %s",
+        "UPDATE pgqueue_process SET heartbeat_at = now() - make_interval(secs => %s) WHERE id = %s",
         [seconds, process.pk],
     )
 
