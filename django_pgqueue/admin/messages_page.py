@@ -13,6 +13,7 @@ from django.core.serializers.json import DjangoJSONEncoder
 from django.http import HttpResponse, HttpResponseRedirect, StreamingHttpResponse
 from django.template.defaultfilters import filesizeformat
 from django.utils.http import urlencode
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from django_pgqueue.admin import places
@@ -242,10 +243,7 @@ class MessagesPage(Page):
             (_("Archived"), "archived", search.archived),
             *((place.label, place.value, place is search.place) for place in places.ENDED),
         ]
-        return [
-            (name[:1].upper() + name[1:], self._address(state=value), here)
-            for name, value, here in tabs
-        ]
+        return [(capfirst(name), self._address(state=value), here) for name, value, here in tabs]
 
     @staticmethod
     def _export(found: Sequence[Found], using: str) -> StreamingHttpResponse:

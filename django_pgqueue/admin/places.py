@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.utils.translation import gettext_lazy
+from django.db.models import TextChoices
+from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.admin.queries import ask
 from django_pgqueue.engine.statements import Part, compose
@@ -40,41 +40,23 @@ __all__ = [
 ]
 
 
-class Place(str, Enum):
+class Place(TextChoices):
     """The place of a message in its queue, or the outcome of a message that has ended."""
 
-    READY = "ready"
-    DUE = "due"
-    WAITING = "waiting"
-    IN_FLIGHT = "in_flight"
-    DELAYED = "delayed"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    REPLACED = "replaced"
-    EXPIRED = "expired"
-
-    @property
-    def label(self) -> str:
-        """The translated name."""
-        return str(_LABELS[self])
+    READY = "ready", _("ready")
+    DUE = "due", _("due")
+    WAITING = "waiting", _("waiting")
+    IN_FLIGHT = "in_flight", _("in flight")
+    DELAYED = "delayed", _("delayed")
+    COMPLETED = "completed", _("completed")
+    FAILED = "failed", _("failed")
+    CANCELLED = "cancelled", _("cancelled")
+    REPLACED = "replaced", _("replaced")
+    EXPIRED = "expired", _("expired")
 
     def __str__(self) -> str:
-        return self.label
+        return str(self.label)
 
-
-_LABELS = {
-    Place.READY: gettext_lazy("ready"),
-    Place.DUE: gettext_lazy("due"),
-    Place.WAITING: gettext_lazy("waiting"),
-    Place.IN_FLIGHT: gettext_lazy("in flight"),
-    Place.DELAYED: gettext_lazy("delayed"),
-    Place.COMPLETED: gettext_lazy("completed"),
-    Place.FAILED: gettext_lazy("failed"),
-    Place.CANCELLED: gettext_lazy("cancelled"),
-    Place.REPLACED: gettext_lazy("replaced"),
-    Place.EXPIRED: gettext_lazy("expired"),
-}
 
 LIVE = (Place.READY, Place.DUE, Place.WAITING, Place.IN_FLIGHT, Place.DELAYED)
 #: Maximum number of messages that are counted before a message in its group.
