@@ -138,7 +138,7 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "message-failed", path("message_change", failed.pk)
     yield "message-copy", path("queue_send", failed.queue_id, copy=failed.pk)
     yield "failures", path("message_failures")
-    group = Failures([failed.queue_id], [], WINDOWS["7d"], "default").groups(1)[0]
+    group = Failures([failed.queue_id], [], WINDOWS["7d"]).groups(1)[0]
     yield "failure", path("message_failure", group.kind)
     yield "schedules", path("schedule_changelist")
     yield "schedule", path("schedule_change", Schedule.objects.earliest("pk").pk)

@@ -93,7 +93,7 @@ class StepPage(_StepPage):
     route = "<int:pk>/step/"
 
     def act(self, bulk_action: BulkAction) -> None:
-        drive([bulk_action], bulk_action.queue.alias)
+        drive([bulk_action])
 
 
 class StopPage(_StepPage):
@@ -117,7 +117,7 @@ class ResumePage(_StepPage):
     def act(self, bulk_action: BulkAction) -> None:
         if bulk_action.resume():
             self.log(bulk_action, _("resumed"))
-            drive([bulk_action], bulk_action.queue.alias)
+            drive([bulk_action])
 
 
 @admin.register(BulkAction)

@@ -11,7 +11,7 @@ import datetime as dt
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 from django import forms
@@ -32,7 +32,7 @@ from django.utils.translation import gettext_lazy
 from django_pgqueue import ddl, signals
 from django_pgqueue.admin.access import queues_for
 from django_pgqueue.admin.base import PageAdmin
-from django_pgqueue.admin.search import Extent
+from django_pgqueue.admin.search import Extent, Targets
 from django_pgqueue.errors import PgQueueError
 from django_pgqueue.maintenance.round import is_lost
 from django_pgqueue.models import BulkAction, Message, Queue
@@ -141,16 +141,6 @@ HELD = (Kind.READABLE, Kind.CANCEL, Kind.DELETE, Kind.PURGE)
 SENT = (Kind.REDRIVE, Kind.REPLAY)
 
 
-class Targets(Protocol):
-    """The messages of an action: search results, a queue's backlog, or a group of failures."""
-
-    def extents(self, *, using: str) -> dict[int, Extent]: ...
-
-    def gather(self, asked_at: dt.datetime, *, using: str) -> dict[int, list[int]]: ...
-
-    def as_query(self) -> dict[str, str]: ...
-
-
 class Job(NamedTuple):
     """An action and its messages."""
 
@@ -176,10 +166,10 @@ class Asked:
     question: UUID
 
     @classmethod
-    def now(cls, jobs: Sequence[Job], using: str) -> Asked:
-        with connections[using].cursor() as cursor:
+    def now(cls, jobs: Sequence[Job]) -> Asked:
+        with connections[Queue.objects.database()].cursor() as cursor:
             at = ddl.server_time(cursor)
-        return cls(at, [job.targets.extents(using=using) for job in jobs], uuid4())
+        return cls(at, [job.targets.extents() for job in jobs], uuid4())
 
     @classmethod
     def from_text(cls, text: str, jobs: Sequence[Job]) -> Asked:
@@ -203,10 +193,10 @@ class Asked:
     def __len__(self) -> int:
         return sum(extent.number for each in self.extents for extent in each.values())
 
-    def messages(self, jobs: Sequence[Job], using: str) -> Iterator[tuple[Job, int, list[int]]]:
+    def messages(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, int, list[int]]]:
         """Yield job, queue id and message ids, without messages sent after the question."""
         for job, extents in zip(jobs, self.extents, strict=True):
-            for pk, ids in job.targets.gather(self.at, using=using).items():
+            for pk, ids in job.targets.gather(self.at).items():
                 extent = extents.get(pk, Extent(0, 0))
                 chosen = [each for each in ids if each <= extent.highest][: extent.number]
                 if chosen:
@@ -294,7 +284,7 @@ class Action:
             if form.is_valid():
                 return self._act(asked, asked.question, form.values())
             return self._question(asked, form)
-        asked = Asked.now(self.jobs, self.using)
+        asked = Asked.now(self.jobs)
         final = any(WORDS[kind].is_final for kind in kinds)
         if self.ask or final or self.typed or len(asked) > AT_ONCE or not form.is_valid():
             initial = {"in_flight": "with-in_flight" in given}
@@ -306,7 +296,7 @@ class Action:
             return self._repeated(known)
         chosen = [
             Chosen(job, self.queues[pk], ids)
-            for job, pk, ids in asked.messages(self.jobs, self.using)
+            for job, pk, ids in asked.messages(self.jobs)
             if pk in self.queues
         ]
         user = self.request.user
@@ -327,7 +317,7 @@ class Action:
         if few:
             self._tell_all(done)
             return HttpResponseRedirect(self.back)
-        drive(done, self.using)
+        drive(done)
         return self._shown(done)
 
     def _tell(self, told: str, level: int = messages.SUCCESS) -> None:
@@ -476,11 +466,11 @@ class Action:
         return bulk_action
 
 
-def drive(bulk_actions: Sequence[BulkAction], using: str) -> None:
+def drive(bulk_actions: Sequence[BulkAction]) -> None:
     """Run steps for ``SECONDS``. After a database error, later requests or consumers continue."""
     try:
         only = [bulk_action.pk for bulk_action in bulk_actions]
-        BulkAction.objects.drive(SECONDS, using=using, only=only)
+        BulkAction.objects.drive(SECONDS, using=Queue.objects.database(), only=only)
     except Error as error:
         signals.database_failed.send_robust(
             "admin", operation="bulk action", error=error, wait=SECONDS

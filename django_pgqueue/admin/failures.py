@@ -13,7 +13,7 @@ from django.http import HttpRequest
 
 from django_pgqueue.admin.access import queues_for
 from django_pgqueue.admin.queries import ask
-from django_pgqueue.admin.search import Extent
+from django_pgqueue.admin.search import Targets
 from django_pgqueue.engine.statements import compose
 from django_pgqueue.models import Queue
 
@@ -81,7 +81,6 @@ class Failures:
     queues: Sequence[int]
     dead_letters: Sequence[int]  # Ids of dead-letter queues.
     window: Window
-    using: str
     source: int | None = None
     kind: int | None = None
 
@@ -90,10 +89,9 @@ class Failures:
         """Return the failures in all queues that the request may see."""
         own = sorted(queues_for(request).values_list("pk", flat=True))
         # A dead-letter queue is included even if the user may not see its source queues.
-        using = Queue.objects.database()
-        dead = Queue.objects.using(using).filter(dead_letter_queue__in=own)
+        dead = Queue.objects.filter(dead_letter_queue__in=own)
         into = set(dead.values_list("dead_letter_queue_id", flat=True))
-        return cls(own, sorted(into), window, using, source)
+        return cls(own, sorted(into), window, source)
 
     def groups(self, most: int) -> list[Group]:
         """Return the ``most`` largest groups, the largest first."""
@@ -118,11 +116,6 @@ class Failures:
         """Return the number of failed messages that were sent again. They belong to no group."""
         return int(self.ask("failures/sent_again")[0][0])
 
-    def members(self, what: str, params: Mapping[str, Any]) -> dict[int, tuple[Any, ...]]:
-        """Return the SQL aggregate ``what`` over a group's messages, by queue id."""
-        found = self.ask("failures/members", params, what=what)
-        return {pk: tuple(rest) for pk, *rest in found}
-
     def ask(
         self, name: str, params: Mapping[str, Any] | None = None, **names: object
     ) -> list[tuple[Any, ...]]:
@@ -138,7 +131,7 @@ class Failures:
         names |= {"of_dead": _any("dead", self.dead_letters)}
         names["open"] = compose("failures/open", names, __package__)
         names["counts"] = compose("failures/counts", names, __package__)
-        return ask(name, {**values, **(params or {})}, using=self.using, error=ERROR, **names)
+        return ask(name, {**values, **(params or {})}, error=ERROR, **names)
 
 
 def _any(name: str, ids: Sequence[int]) -> str:
@@ -149,23 +142,16 @@ def _any(name: str, ids: Sequence[int]) -> str:
 
 
 @dataclass(frozen=True)
-class Members:
-    """The targets of an action: a group's dead letters, or its failed messages in the archive."""
+class Members(Targets):
+    """A group's dead letters, or its failed messages in the archive."""
 
     failures: Failures
     text: str
     dead: bool
 
-    def extents(self, *, using: str) -> dict[int, Extent]:
-        found = self._of_queues("count(*), max(id)", None)
-        return {pk: Extent(*rest) for pk, rest in found.items()}
-
-    def gather(self, asked_at: dt.datetime, *, using: str) -> dict[int, list[int]]:
-        found = self._of_queues("array_agg(id ORDER BY id)", asked_at)
-        return {pk: ids for pk, (ids,) in found.items()}
+    def aggregate(self, what: str, asked_at: dt.datetime | None) -> list[tuple[Any, ...]]:
+        params = {"is_dead": self.dead, "asked_at": asked_at}
+        return self.failures.ask("failures/members", params, what=what)
 
     def as_query(self) -> dict[str, str]:
         return {"failure": self.text}
-
-    def _of_queues(self, what: str, asked_at: dt.datetime | None) -> dict[int, tuple[Any, ...]]:
-        return self.failures.members(what, {"is_dead": self.dead, "asked_at": asked_at})

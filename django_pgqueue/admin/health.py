@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from django.http import HttpResponse
 from django.utils.translation import gettext as _
 
 from django_pgqueue import ddl
-from django_pgqueue.admin import queries
 from django_pgqueue.admin.overview import LONG_TRANSACTION
 from django_pgqueue.admin.page import Page
-from django_pgqueue.models import Queue
+from django_pgqueue.admin.queries import ask
 
 __all__ = ["HealthPage"]
 
@@ -29,7 +26,6 @@ class HealthPage(Page):
     template = "health"
 
     def answer(self) -> HttpResponse:
-        ask = partial(queries.ask, using=Queue.objects.database())
         kept = self.owner.queues(self.request).filter(retention__isnull=False).order_by("name")
         return self.render_live(
             {

@@ -69,8 +69,9 @@ FROM (SELECT to_regclass('{table}') AS root WHERE %(queues)s::int[] IS NULL
       UNION ALL SELECT to_regclass('{table}_q' || id) FROM unnest(%(queues)s::int[]) AS id) q
 CROSS JOIN LATERAL pg_partition_tree(q.root) t
 
--- {lists/backlog}: an aggregate of all messages in a queue
-SELECT {what}
-FROM (SELECT id FROM pgqueue_live WHERE queue_id = %(queue)s
+-- {lists/backlog}: an aggregate of all messages in a queue, if it has any
+SELECT queue_id, {what}
+FROM (SELECT queue_id, id FROM pgqueue_live WHERE queue_id = %(queue)s
                                     AND enqueued_at <= coalesce(%(asked_at)s::timestamptz, enqueued_at)
       LIMIT (SELECT %(most)s::bigint)) m
+GROUP BY queue_id

@@ -48,7 +48,7 @@ class MessagePage(Page):
             return HttpResponseRedirect(self.url("message_changelist"))
         using, queue = message.queue.alias, message.queue
         # Read the place before the outcome: a message archived in between has an outcome.
-        standing = places.standing([message], using=using).get(message.pk)
+        standing = places.standing([message]).get(message.pk)
         outcome = ArchivedMessage.objects.using(using).filter(pk=message.pk, queue=queue).first()
         died = dead_letter(message.headers)
         holder = standing.holder if standing else None

@@ -119,7 +119,7 @@ class Listed(NamedTuple):
 
 
 def read(
-    found: Sequence[Found], using: str, bodies: int = EXPORTED, length: int | None = None
+    found: Sequence[Found], bodies: int = EXPORTED, length: int | None = None
 ) -> list[Listed]:
     """Read these messages, and return them in the same order.
 
@@ -135,7 +135,7 @@ def read(
         "bodies": bodies,
         "length": length,
     }
-    rows = ask("messages", params, using=using, of_message=standing_sql())
+    rows = ask("messages", params, of_message=standing_sql())
     width = Listed._fields.index("standing")
     told = {}
     for row in rows:
@@ -157,23 +157,22 @@ class MessagesPage(Page):
             raise SuspiciousOperation("the URL has unknown parameters or a NUL character")
         if self.request.method == "POST":
             return self._act()
-        using = Queue.objects.database()
         search = Search.of(given, allowed(self.request))
         if "export" in given:
-            looked = search.find(MOST_EXPORTED, using=using, look=MOST)
-            return self._export(looked.found, using)
+            looked = search.find(MOST_EXPORTED, look=MOST)
+            return self._export(looked.found)
         length = self.owner.list_per_page
         after = Found.from_text(given.get("after", ""))
         # With filters, find up to CAP + 1 messages: their number is also the count.
         limit = CAP + 1 if search.is_filtered else length + 1
-        looked = search.find(limit, after, using=using)
+        looked = search.find(limit, after)
         count = len(looked.found)
         if not search.is_filtered and after is None and count > length:
-            count = search.count(CAP + 1, using=using)
+            count = search.count(CAP + 1)
         found, rest = looked.found[:length], looked.found[length:]
-        rows = read(found, using, SMALL, PREVIEW + 1)
+        rows = read(found, SMALL, PREVIEW + 1)
         waiting = [row for row in rows if row.place in LIVE and row.place is not Place.IN_FLIGHT]
-        reasons = places.reasons(waiting, using=using)
+        reasons = places.reasons(waiting)
         rows = [row._replace(reason=REASONS.get(reasons.get(row.pk) or "", "")) for row in rows]
         is_live = search.place in LIVE
         of_failed = search.place is Place.FAILED
@@ -206,19 +205,15 @@ class MessagesPage(Page):
                 "export": self._address(export="jsonl"),
                 "first": self._address() if after else "",
                 "next": self._address(after=found[-1].as_text()) if rest else "",
-                **(
-                    {}
-                    if rest or looked.end is None
-                    else self._go_on(search, looked, looked.end, using)
-                ),
+                **({} if rest or looked.end is None else self._go_on(search, looked, looked.end)),
             },
         )
 
-    def _go_on(self, search: Search, looked: Looked, end: Found, using: str) -> dict[str, str]:
+    def _go_on(self, search: Search, looked: Looked, end: Found) -> dict[str, str]:
         """Return a text on how far the search came, and the URL that continues it."""
         given = self.request.GET.get("searched", "")
         searched = looked.most + (int(given) if is_number(given, 10**12) else 0)
-        every = search.searched(using=using)
+        every = search.searched()
         told = {"searched": number(searched)}
         if every is None or search.oldest:
             text = _("Searched the first %(searched)s messages.") % told
@@ -246,13 +241,13 @@ class MessagesPage(Page):
         return [(capfirst(name), self._address(state=value), here) for name, value, here in tabs]
 
     @staticmethod
-    def _export(found: Sequence[Found], using: str) -> StreamingHttpResponse:
+    def _export(found: Sequence[Found]) -> StreamingHttpResponse:
         """Stream the messages as JSON lines. Mask secrets, and leave out large bodies."""
 
         def lines() -> Iterator[str]:
             for first in range(0, len(found), CHUNK):
-                with limited(using, SECONDS):
-                    chunk = read(found[first : first + CHUNK], using)
+                with limited(Queue.objects.database(), SECONDS):
+                    chunk = read(found[first : first + CHUNK])
                 yield from (message.as_line() for message in chunk)
 
         response = StreamingHttpResponse(lines(), content_type="application/x-ndjson")

@@ -274,7 +274,7 @@ def look(queues: Sequence[Queue], *, seen: Collection[str] | None = None) -> Ove
         queues,
         {each.queue_name: each for each in measured},
         recent(using, ids),
-        Failures(ids, list(sources), WINDOWS["1h"], using),
+        Failures(ids, list(sources), WINDOWS["1h"]),
         sources=sources,
     )
     for lake, fails, text in exports.problems(using, seen):

@@ -138,17 +138,17 @@ def standing_sql() -> str:
     return compose("standing/of", {"of": "m.queue_id"}, __package__)
 
 
-def standing(messages: Sequence[Message], *, using: str) -> dict[int, Standing]:
+def standing(messages: Sequence[Message]) -> dict[int, Standing]:
     """Return the place of each message, by id. Leave out messages no longer in a queue."""
-    rows = ask("standing/all", _keys(messages), using=using, of_message=standing_sql())
+    rows = ask("standing/all", _keys(messages), of_message=standing_sql())
     return {pk: Standing(Place(place), *rest) for pk, place, *rest in rows}
 
 
-def reasons(messages: Sequence[Any], *, using: str) -> dict[int, str | None]:
+def reasons(messages: Sequence[Any]) -> dict[int, str | None]:
     """Return why each message in a queue is not delivered now, by id, as ``why()`` tells it."""
     if not messages:
         return {}
-    return dict(ask("standing/reasons", _keys(messages), using=using, of="m.queue_id"))
+    return dict(ask("standing/reasons", _keys(messages), of="m.queue_id"))
 
 
 def _keys(messages: Sequence[Any]) -> dict[str, list[Any]]:
@@ -198,8 +198,7 @@ def surroundings(
         "source": source,
         "holder": holder,
     }
-    queue = message.queue
-    rows = ask("message", params, using=queue.alias, **queue.tables)
+    rows = ask("message", params, **message.queue.tables)
     [(head, before, after, *others)] = rows
     others[-1] = json.loads(others[-1])
     return Surroundings(head, before[::-1], after[:qty], len(after) > qty, *others)

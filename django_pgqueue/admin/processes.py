@@ -19,7 +19,7 @@ from django_pgqueue.admin.base import RecordAdmin
 from django_pgqueue.admin.health import HealthPage
 from django_pgqueue.admin.overview import DEAD_AFTER
 from django_pgqueue.admin.page import Page
-from django_pgqueue.models import Message, Process, Queue
+from django_pgqueue.models import Message, Process
 from django_pgqueue.models.process import GONE_KEPT, ago
 from django_pgqueue.templatetags.pgqueue_admin import seconds_since
 
@@ -66,7 +66,7 @@ class ConsumersPage(Page):
         names = {pk: name for name, pk in queues.items()}
         rows = Message.objects.filter(pk__in=chosen, queue_id__in=list(names))
         found = list(rows.only("pk", "queue_id", "priority", "group_key")) if chosen else []
-        standing = places.standing(found, using=Queue.objects.database()) if found else {}
+        standing = places.standing(found) if found else {}
         return {
             message.pk: (
                 self.owner.message_link(message.pk, message.queue_id),

@@ -100,7 +100,7 @@ class QueueOverviewPage(FiguresPage):
         chosen = RANGES.get(self.request.GET.get("range", ""), RANGES["hour"])
         happened = Happened(queue, chosen)
         dead = [pk, *([queue.dead_letter_queue_id] if queue.dead_letter_queue_id else [])]
-        failures = Failures([pk], dead, WINDOWS["7d"], queue.alias, pk)
+        failures = Failures([pk], dead, WINDOWS["7d"], pk)
         groups = failures.groups(LONGEST_LIST)
         settings = GroupSetting.objects.using(queue.alias).filter(queue=queue)
         own_limits = list(settings.order_by("group_key")[: MOST_OWN_LIMITS + 1])
@@ -155,8 +155,7 @@ class QueueOverviewPage(FiguresPage):
     def _stored(self, queue: Queue) -> dict[str, Any]:
         """Return the newest failed attempts, the largest FIFO groups, and the storage used."""
         params = {"limit": WAITING, "most": LONGEST_LIST}
-        rows = ask("queue", params, using=queue.alias, **queue.tables)
-        [(attempts, groups, waiting, *sizes)] = rows
+        [(attempts, groups, waiting, *sizes)] = ask("queue", params, **queue.tables)
         return {
             "attempts": [
                 (

@@ -197,7 +197,7 @@ class ScheduleAdmin(PageAdmin):
     def last_ticks(self, schedule: Schedule) -> str:
         """Return the times of the last ticks, with links to their messages."""
         pk, params = schedule.queue_id, {"name": schedule.name, "look": LOOK, "most": TICKS}
-        rows = ask("schedule", {"queue": pk, **params}, using=str(schedule._state.db))
+        rows = ask("schedule", {"queue": pk, **params})
         if not rows:
             return EMPTY
         links = []

@@ -10,7 +10,7 @@ import datetime as dt
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from django.http import QueryDict
@@ -23,19 +23,7 @@ from django_pgqueue.admin.places import ENDED, LIVE, UNINDEXED, Place, listed
 from django_pgqueue.admin.queries import ask, rows
 from django_pgqueue.engine.statements import compose
 
-__all__ = [
-    "ARCHIVED",
-    "LARGE",
-    "LOOK",
-    "MOST",
-    "Backlog",
-    "Extent",
-    "Found",
-    "Looked",
-    "Search",
-    "Term",
-    "is_number",
-]
+__all__ = ["MOST", "Backlog", "Extent", "Found", "Looked", "Search", "Targets", "is_number"]
 
 #: The value of the URL parameter ``state`` for all archived messages.
 ARCHIVED = "archived"
@@ -87,6 +75,29 @@ class Extent(NamedTuple):
     highest: int
 
 
+class Targets:
+    """The messages of an action: search results, a queue's backlog, or a group of failures."""
+
+    def aggregate(self, what: str, asked_at: dt.datetime | None) -> list[tuple[Any, ...]]:
+        """Return rows of a queue id and the SQL aggregate ``what`` over the messages in the queue.
+
+        ``asked_at`` leaves out messages that did not exist then.
+        """
+        raise NotImplementedError
+
+    def as_query(self) -> dict[str, str]:
+        """Return the filter, as it is stored with a bulk action."""
+        raise NotImplementedError
+
+    def extents(self) -> dict[int, Extent]:
+        """Return the number of messages and the highest id, by queue id."""
+        return {pk: Extent(*rest) for pk, *rest in self.aggregate("count(*), max(id)", None)}
+
+    def gather(self, asked_at: dt.datetime) -> dict[int, list[int]]:
+        """Return the ids of the messages that existed at ``asked_at``, by queue id."""
+        return dict(self.aggregate("array_agg(id ORDER BY id)", asked_at))
+
+
 class Term(NamedTuple):
     """A search term, such as ``body.customer:7``."""
 
@@ -116,7 +127,7 @@ class Term(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Search:
+class Search(Targets):
     """The filters of a list. ``queues`` holds ids; None means all queues."""
 
     place: Place | None = None
@@ -131,8 +142,6 @@ class Search:
     archived: bool = False
     #: Whether the oldest messages come first. It has no effect on ``LIVE`` places.
     oldest: bool = False
-    #: Only messages that existed at this time.
-    asked_at: dt.datetime | None = None
     #: Error messages about filters that could not be parsed.
     wrong: tuple[str, ...] = field(default=(), compare=False)
 
@@ -193,7 +202,7 @@ class Search:
         return any(given) or self.place in UNINDEXED
 
     def find(
-        self, limit: int, after: Found | None = None, *, using: str, look: int | None = None
+        self, limit: int, after: Found | None = None, *, look: int | None = None
     ) -> Looked:
         """Return the first ``limit`` messages after ``after``, in list order.
 
@@ -204,7 +213,7 @@ class Search:
         params["look"] = look or params["look"]
         found: list[Found] = []
         text = f"SELECT queue_id, key::text, id, matches, ends FROM ({sql}) f"
-        for queue_id, key, pk, matches, ends in rows(text, params, using=using):
+        for queue_id, key, pk, matches, ends in rows(text, params):
             place = Found(queue_id, key or "", pk)
             if matches:
                 found.append(place)
@@ -212,36 +221,25 @@ class Search:
                 return Looked(found, place if ends else None, params["look"])
         return Looked(found, None, params["look"])
 
-    def count(self, limit: int, *, using: str) -> int:
+    def count(self, limit: int) -> int:
         """Return the number of messages, up to ``limit``, among those that :meth:`find` tests."""
         sql, params = self._sql(limit, None, ordered=False)
-        [(count,)] = rows(f"SELECT count(*) FROM ({sql}) f WHERE matches", params, using=using)
+        [(count,)] = rows(f"SELECT count(*) FROM ({sql}) f WHERE matches", params)
         return int(count)
 
-    def searched(self, *, using: str) -> int | None:
+    def searched(self) -> int | None:
         """Return the estimated number of messages to search; None for a ``LIVE`` place."""
         if self.place in LIVE:
             return None
         params = {"queues": self._params["queues"]}
-        [(count,)] = ask("lists/kept_count", params, using=using, table=self._table)
+        [(count,)] = ask("lists/kept_count", params, table=self._table)
         return int(count)
 
-    def extents(self, *, using: str) -> dict[int, Extent]:
-        """Return the number of messages and the highest id, by queue id."""
-        found = self._of_all("count(*), max(id)", self, using)
-        return {pk: Extent(*rest) for pk, *rest in found}
-
-    def gather(self, asked_at: dt.datetime, *, using: str) -> dict[int, list[int]]:
-        """Return the ids of the messages that existed at ``asked_at``, by queue id."""
-        search = replace(self, asked_at=asked_at)
-        return dict(self._of_all("array_agg(id ORDER BY id)", search, using))
-
-    @staticmethod
-    def _of_all(what: str, search: Search, using: str) -> list[tuple[Any, ...]]:
-        sql, params = search._sql(MOST, None, ordered=False)
+    def aggregate(self, what: str, asked_at: dt.datetime | None) -> list[tuple[Any, ...]]:
+        sql, params = self._sql(MOST, None, asked_at, ordered=False)
         params["look"] = MOST
         sql = f"SELECT queue_id, {what} FROM ({sql}) f WHERE matches GROUP BY 1 ORDER BY 1"
-        return rows(sql, params, using=using)
+        return rows(sql, params)
 
     def as_query(self) -> dict[str, str]:
         """Return the query parameters of the list that shows this search."""
@@ -273,7 +271,6 @@ class Search:
             "older": self.older,
             "newer": self.newer,
             "ids": None if self.ids is None else list(self.ids),
-            "asked_at": self.asked_at,
         }
 
     @property
@@ -281,13 +278,19 @@ class Search:
         return "pgqueue_archive" if self.archived or self.place in ENDED else "pgqueue_message"
 
     def _sql(
-        self, limit: int, after: Found | None, *, ordered: bool = True
+        self,
+        limit: int,
+        after: Found | None,
+        asked_at: dt.datetime | None = None,
+        *,
+        ordered: bool = True,
     ) -> tuple[str, dict[str, Any]]:
         """Return SQL with the rows (queue_id, key, id, matches, ends), and its parameters."""
         backwards = self.place not in LIVE and not self.oldest
         after = after or Found(0, "", _HIGHEST if backwards else _LOWEST)
         params: dict[str, Any] = {
             **self._params,
+            "asked_at": asked_at,
             "limit": limit,
             "look": LOOK if self.is_filtered else max(limit, SCAN),
             "after_queue": after.queue_id,
@@ -303,7 +306,7 @@ class Search:
             conditions.append("s.enqueued_at <= statement_timestamp() - %(older)s::interval")
         if self.newer is not None:
             conditions.append("s.enqueued_at >= statement_timestamp() - %(newer)s::interval")
-        if self.asked_at is not None:
+        if asked_at is not None:
             entered = "archived_at" if self._table == "pgqueue_archive" else "enqueued_at"
             conditions.append(f"s.{entered} <= %(asked_at)s")
         if self.place in UNINDEXED:
@@ -361,25 +364,17 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Backlog:
+class Backlog(Targets):
     """All messages in a queue: ready, waiting, delayed and in flight."""
 
     queue_id: int
 
-    def extents(self, *, using: str) -> dict[int, Extent]:
-        [(number, highest)] = self._ask("count(*), max(id)", None, using)
-        return {self.queue_id: Extent(number, highest)} if number else {}
-
-    def gather(self, asked_at: dt.datetime, *, using: str) -> dict[int, list[int]]:
-        [(ids,)] = self._ask("coalesce(array_agg(id ORDER BY id), '{}')", asked_at, using)
-        return {self.queue_id: ids}
+    def aggregate(self, what: str, asked_at: dt.datetime | None) -> list[tuple[Any, ...]]:
+        params = {"queue": self.queue_id, "asked_at": asked_at, "most": MOST}
+        return ask("lists/backlog", params, what=what)
 
     def as_query(self) -> dict[str, str]:
         return {}
-
-    def _ask(self, what: str, asked_at: dt.datetime | None, using: str) -> list[tuple[Any, ...]]:
-        params = {"queue": self.queue_id, "asked_at": asked_at, "most": MOST}
-        return ask("lists/backlog", params, using=using, what=what)
 
 
 def is_number(text: str, below: int) -> bool:

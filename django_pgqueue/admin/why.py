@@ -124,7 +124,7 @@ def _waits(
         yield _("Number %(number)s in group %(group)s, whose first message is ready") % told
         return
     head = Message(pk=around.head, queue=message.queue, group_key=message.group_key)
-    standing = places.standing([head], using=message.queue.alias).get(around.head)
+    standing = places.standing([head]).get(around.head)
     state = str(standing.place) if standing else ""
     if standing and standing.place is Place.IN_FLIGHT and standing.last_read_at:
         state = _("in flight for %s") % age(seconds_since(standing.last_read_at))

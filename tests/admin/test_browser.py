@@ -323,7 +323,7 @@ def test_what_senders_write_stays_text(visit):
     queue("orders").send_batch([1], group=attack)
     [message] = queue("orders").read()
     message.reject(attack)
-    [group] = Failures([orders.pk], [], WINDOWS["1h"], "default").groups(1)
+    [group] = Failures([orders.pk], [], WINDOWS["1h"]).groups(1)
     page = visit()
 
     for path in (

@@ -118,7 +118,7 @@ def test_failed_messages_and_dead_letters_are_grouped(operator, with_dead):
 
 def test_the_trend_counts_by_spans_of_the_window(operator, orders):
     fail("orders", ["no card 7", "no card 8"])
-    failures = Failures([Queue.objects.get().pk], [], WINDOWS["24h"], "default")
+    failures = Failures([Queue.objects.get().pk], [], WINDOWS["24h"])
     [group] = failures.groups(5)
 
     trend = failures.trend(group)
@@ -326,7 +326,7 @@ def test_failures_are_grouped_and_counted_by_their_indexes_alone(committed_order
         bound.fail({message.receipt: f"no card {trace}" for message in failing})
     sql("VACUUM ANALYZE")
     pks = dict(Queue.objects.values_list("name", "pk"))
-    failures = Failures(list(pks.values()), [dead.pk], WINDOWS["7d"], "default")
+    failures = Failures(list(pks.values()), [dead.pk], WINDOWS["7d"])
 
     with CaptureQueriesContext(connection) as asked:
         if name == "groups":
