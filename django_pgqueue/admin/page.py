@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 
@@ -55,20 +56,22 @@ class Page:
         """Return whether the user may see another page of this model admin."""
         return page.permits(self.owner, self.request)
 
-    def render(self, context: dict[str, Any]) -> HttpResponse:
-        return self._render(self.template, context)
+    def tell(self, text: str, level: int = messages.SUCCESS) -> None:
+        """Show a text on the user's next page."""
+        self.owner.message_user(self.request, text, level)
+
+    def render(self, context: dict[str, Any], template: str = "") -> HttpResponse:
+        path = f"admin/django_pgqueue/{template or self.template}.html"
+        page: HttpResponse = self.owner.render_page(self.request, path, {**context, **self.extra})
+        return page
 
     def render_live(self, context: dict[str, Any]) -> HttpResponse:
         """Render a page that refreshes itself. A refresh by admin.js gets only the live part."""
-        # A refresh that rendered the whole page would consume Django's pending messages.
-        live = self.request.headers.get("X-Requested-With") == "pgqueue"
         told = {"is_list": True, "refreshed": True, **context}
-        return self._render(f"{self.template}{'_live' if live else ''}", told)
-
-    def _render(self, template: str, context: dict[str, Any]) -> HttpResponse:
-        path = f"admin/django_pgqueue/{template}.html"
-        page: HttpResponse = self.owner.render_page(self.request, path, {**context, **self.extra})
-        return page
+        if self.request.headers.get("X-Requested-With") == "pgqueue":
+            # The whole page would consume Django's pending messages.
+            told["frame"] = "admin/django_pgqueue/live.html"
+        return self.render(told)
 
 
 class QueuePage(Page):
