@@ -31,7 +31,7 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue import ddl, signals
 from django_pgqueue.admin.access import queues_for
-from django_pgqueue.admin.base import PageAdmin
+from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.search import Extent, Targets
 from django_pgqueue.errors import PgQueueError
 from django_pgqueue.maintenance.round import is_lost
@@ -251,8 +251,7 @@ def may(request: HttpRequest, kind: Kind) -> bool:
 class Action:
     """Handles a request for an action: asks for confirmation where needed, then acts."""
 
-    page: PageAdmin
-    request: HttpRequest
+    page: Page
     jobs: Sequence[Job]
     back: str  # The URL to return to.
     #: Hidden fields of the confirmation form. The form is posted to the current URL.
@@ -269,14 +268,14 @@ class Action:
     @cached_property
     def queues(self) -> dict[int, Queue]:
         """The queues that the user may see, by id."""
-        return {queue.pk: queue for queue in queues_for(self.request)}
+        return {queue.pk: queue for queue in queues_for(self.page.request)}
 
     def answer(self) -> HttpResponse:
         """Return the next page: the question, or the result of the action."""
-        if not all(may(self.request, job.kind) for job in self.jobs):
+        if not all(may(self.page.request, job.kind) for job in self.jobs):
             raise PermissionDenied
-        kinds, given = {job.kind for job in self.jobs}, self.request.POST
-        form = ActionForm(self.request, kinds, data=given)
+        kinds, given = {job.kind for job in self.jobs}, self.page.request.POST
+        form = ActionForm(self.page.request, kinds, data=given)
         if "confirmed" in given:
             asked = Asked.from_text(given.get("asked", ""), self.jobs)
             if given.get("typed", "").strip() != self.typed:
@@ -288,7 +287,7 @@ class Action:
         final = any(WORDS[kind].is_final for kind in kinds)
         if self.ask or final or self.typed or len(asked) > AT_ONCE or not form.is_valid():
             initial = {"in_flight": "with-in_flight" in given}
-            return self._question(asked, ActionForm(self.request, kinds, initial=initial))
+            return self._question(asked, ActionForm(self.page.request, kinds, initial=initial))
         return self._act(asked, None, form.values())
 
     def _act(self, asked: Asked, question: UUID | None, values: dict[str, Any]) -> HttpResponse:
@@ -299,7 +298,7 @@ class Action:
             for job, pk, ids in asked.messages(self.jobs)
             if pk in self.queues
         ]
-        user = self.request.user
+        user = self.page.request.user
         values |= {"question": question, "user_id": str(user.pk), "username": user.get_username()}
         few = sum(len(each.ids) for each in chosen) <= AT_ONCE and not values["rate"]
         log = router.db_for_write(LogEntry)
@@ -312,16 +311,13 @@ class Action:
                 raise  # The commit may have succeeded.
             if known := self._answered(question):  # Another request sent this answer first.
                 return self._repeated(known)
-            self._tell(_("Nothing was changed: %s") % cut(str(error), 500), messages.ERROR)
+            self.page.tell(_("Nothing was changed: %s") % cut(str(error), 500), messages.ERROR)
             return HttpResponseRedirect(self.back)
         if few:
             self._tell_all(done)
             return HttpResponseRedirect(self.back)
         drive(done)
         return self._shown(done)
-
-    def _tell(self, told: str, level: int = messages.SUCCESS) -> None:
-        self.page.message_user(self.request, told, level)
 
     def _answered(self, question: UUID | None) -> list[BulkAction]:
         """Return the bulk actions that an earlier answer to this question started."""
@@ -331,22 +327,22 @@ class Action:
 
     def _repeated(self, bulk_actions: Sequence[BulkAction]) -> HttpResponse:
         told = _("This question was answered before: nothing was done again.")
-        self._tell(told, messages.WARNING)
+        self.page.tell(told, messages.WARNING)
         return self._shown(bulk_actions)
 
     def _shown(self, bulk_actions: Sequence[BulkAction]) -> HttpResponse:
         """Redirect to the bulk actions, or back with messages if the user may not see them."""
-        site = self.page.admin_site
+        site = self.page.owner.admin_site
         if site.is_registered(BulkAction):
             owner: Any = site.get_model_admin(BulkAction)
-            if owner.has_view_permission(self.request):
+            if owner.has_view_permission(self.page.request):
                 if len(bulk_actions) == 1:
                     url = self.page.url("bulkaction_change", bulk_actions[0].pk)
                     return HttpResponseRedirect(url)
                 return HttpResponseRedirect(self.page.url("bulkaction_changelist"))
         for bulk_action in bulk_actions:
             bulk_action.refresh_from_db()
-            self._tell(_told(bulk_action), messages.INFO)
+            self.page.tell(_told(bulk_action), messages.INFO)
         return HttpResponseRedirect(self.back)
 
     def _question(self, asked: Asked, form: ActionForm) -> HttpResponse:
@@ -356,9 +352,7 @@ class Action:
             for pk, extent in each.items()
             if pk in self.queues
         ]
-        return self.page.render_page(
-            self.request,
-            "admin/django_pgqueue/confirm_action.html",
+        return self.page.render(
             {
                 "title": self.title or str(WORDS[self.jobs[0].kind].title),
                 "about": self.about,
@@ -376,6 +370,7 @@ class Action:
                 "back": self.back,
                 "nothing": not len(asked),
             },
+            "confirm_action",
         )
 
     def _sentence(self, job: Job, extents: Mapping[int, Extent]) -> str:
@@ -422,12 +417,12 @@ class Action:
             copies = self._copies(bulk_action, ids, last) if job.kind is Kind.REPLAY else []
             if copies:
                 told += " -> " + listed([copy.pk for copy in copies])
-                links = ((self.page.message_link(copy.pk, copy.queue_id),) for copy in copies)
+                links = ((self.page.owner.message_link(copy.pk, copy.queue_id),) for copy in copies)
                 text = format_html_join(", ", "{}", links)
-                self._tell(format_html(_("Copies: {}"), text), messages.INFO)
-            self.page.log_change(self.request, queue, told)
+                self.page.tell(format_html(_("Copies: {}"), text), messages.INFO)
+            self.page.owner.log_change(self.page.request, queue, told)
             rows = [Message(pk=pk, queue_id=queue.pk) for pk in ids]
-            LogEntry.objects.log_actions(self.request.user.pk or 0, rows, CHANGE, told)
+            LogEntry.objects.log_actions(self.page.request.user.pk or 0, rows, CHANGE, told)
         return bulk_action
 
     @staticmethod
@@ -451,18 +446,18 @@ class Action:
             passed += bulk_action.passed
         for word, count in done.items():
             if count:
-                self._tell(f"{counted(count)} {word}.")
+                self.page.tell(f"{counted(count)} {word}.")
         if passed or not done:
             told = _(
                 "%(messages)s skipped: in flight, or no longer in the state that this action needs."
             )
-            self._tell(told % {"messages": counted(passed)}, messages.WARNING)
+            self.page.tell(told % {"messages": counted(passed)}, messages.WARNING)
 
     def _begin(self, chosen: Chosen, values: Mapping[str, Any]) -> BulkAction:
         job, queue, ids = chosen
         given = {**values, "filter": job.targets.as_query()}
         bulk_action = BulkAction.objects.begin(queue, job.kind, ids, given)
-        self.page.log_change(self.request, queue, logged(bulk_action, _("started")))
+        self.page.owner.log_change(self.page.request, queue, logged(bulk_action, _("started")))
         return bulk_action
 
 

@@ -132,7 +132,7 @@ class FailurePage(_WindowPage):
             return self._act(found, group, back)
         if group is None:
             told = _("This failure is gone: its messages were sent again or deleted.")
-            self.owner.message_user(self.request, told, messages.WARNING)
+            self.tell(told, messages.WARNING)
             return HttpResponseRedirect(back)
         examples = found.examples(EXAMPLES)
         return self.render(
@@ -167,8 +167,7 @@ class FailurePage(_WindowPage):
                 self.owner.message_link(*group.example),
             )
         return Action(
-            self.owner,
-            self.request,
+            self,
             [Job(kind, Members(found, text, dead=not kind.is_of_archive)) for kind in kinds],
             back=back,
             fields={"action": action},

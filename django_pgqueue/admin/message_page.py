@@ -44,7 +44,7 @@ class MessagePage(Page):
         message: Any = find_message(self.request, object_id)
         if message is None:
             told = _("There is no message %s any more.") % cut(object_id, 20)
-            self.owner.message_user(self.request, told, messages.WARNING)
+            self.tell(told, messages.WARNING)
             return HttpResponseRedirect(self.url("message_changelist"))
         using, queue = message.queue.alias, message.queue
         # Read the place before the outcome: a message archived in between has an outcome.

@@ -269,7 +269,7 @@ class MessagesPage(Page):
         back = self.request.get_full_path()
         kind = ACTIONS.get(self.request.POST.get("action", ""))
         if kind is None:
-            self.owner.message_user(self.request, _("Choose an action."), messages.WARNING)
+            self.tell(_("Choose an action."), messages.WARNING)
             return HttpResponseRedirect(back)
         fields = {"action": self.request.POST["action"]}
         of_page = self.request.POST.get("of_page", "")  # The message's id, if its page posted this.
@@ -285,11 +285,10 @@ class MessagesPage(Page):
             chosen = " ".join(self.request.POST.getlist("_selected_action"))
             search = Search.of({"q": chosen, "queue": self.request.GET.get("queue", "")}, seen)
             if not chosen or search.ids is None:
-                self.owner.message_user(self.request, _("Select messages first."), messages.WARNING)
+                self.tell(_("Select messages first."), messages.WARNING)
                 return HttpResponseRedirect(back)
         return Action(
-            self.owner,
-            self.request,
+            self,
             [Job(kind, search)],
             back=back,
             fields={**fields, "query": search.as_text()},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import F, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -125,7 +125,7 @@ class QuietPage(Page):
             else _("Process %s fetches messages again.")
         )
         self.owner.log_change(self.request, process, "Quieted." if self.quiet else "Woken.")
-        self.owner.message_user(self.request, told % process, messages.SUCCESS)
+        self.tell(told % process)
         return HttpResponseRedirect(self.url("process_changelist"))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from django.contrib import messages
 from django.http import HttpResponse, HttpResponseRedirect
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext
@@ -40,7 +39,7 @@ class PausePage(QueuePage):
             if self.paused
             else gettext("Resumed %s.")
         )
-        self.owner.message_user(self.request, done % queue, messages.SUCCESS)
+        self.tell(done % queue)
         return HttpResponseRedirect(self._back() or self.url("queue_changelist"))
 
     def _back(self) -> str | None:
@@ -68,8 +67,7 @@ class _BacklogPage(QueuePage):
     def answer(self, pk: int) -> HttpResponse:
         queue = self.queue(pk)
         return Action(
-            self.owner,
-            self.request,
+            self,
             [Job(self.kind, Backlog(queue.pk))],
             back=self.url("queue_overview", pk),
             title=f"{WORDS[self.kind].title} {queue}",

@@ -71,9 +71,6 @@ class _SchedulePage(Page):
     def act(self, schedule: Schedule) -> None:
         raise NotImplementedError
 
-    def tell(self, told: str, level: int = messages.SUCCESS) -> None:
-        self.owner.message_user(self.request, told, level)
-
 
 class RunPage(_SchedulePage):
     """Sends a schedule's message now. The schedule's ticks do not change."""

@@ -95,8 +95,7 @@ class SendPage(QueuePage):
             title = gettext("Send a copy of message %s") % copied.pk
             back = self.url("message_change", copied.pk, queue=pk)
             if is_large(copied):
-                told = gettext("The body is too large to edit in a page.")
-                self.owner.message_user(self.request, told, messages.ERROR)
+                self.tell(gettext("The body is too large to edit in a page."), messages.ERROR)
                 return HttpResponseRedirect(back)
         form = SendForm(self.owner.queues(self.request), queue, copied, self.request.POST or None)
         if form.is_valid():
@@ -105,7 +104,7 @@ class SendPage(QueuePage):
             except (InvalidArgument, InvalidMessage) as error:
                 form.add_error(None, str(error))
             else:
-                self._tell(form.target, sent, copied)
+                self._tell_sent(form.target, sent, copied)
                 return HttpResponseRedirect(self.url("queue_overview", form.target.pk))
         return self.render({"title": title, "back": back, "form": form, "copied": copied})
 
@@ -119,7 +118,7 @@ class SendPage(QueuePage):
             raise Http404
         return copied
 
-    def _tell(self, queue: Queue, sent: int, copied: Any) -> None:
+    def _tell_sent(self, queue: Queue, sent: int, copied: Any) -> None:
         told = gettext("Nothing was sent: message {id} of {queue} has this unique key.")
         if not was_skipped(sent):
             told = gettext("Sent message {id} to {queue}.")
@@ -127,6 +126,4 @@ class SendPage(QueuePage):
             if copied is not None:
                 self.owner.log_change(self.request, copied, f"Sent as message {sent}.")
         link = self.owner.message_link(sent, queue.pk)
-        self.owner.message_user(
-            self.request, format_html(told, id=link, queue=queue), messages.SUCCESS
-        )
+        self.tell(format_html(told, id=link, queue=queue))
