@@ -25,15 +25,7 @@ from django_pgqueue.admin.patience import patiently
 from django_pgqueue.models import BulkAction, Message, Process, Queue, Schedule
 from django_pgqueue.templatetags.pgqueue_admin import linked
 
-__all__ = [
-    "CAP",
-    "CRUMBS_ARE_A_LIST",
-    "CappedPaginator",
-    "PageAdmin",
-    "ReadOnlyAdmin",
-    "RecordAdmin",
-    "column",
-]
+__all__ = ["CAP", "PageAdmin", "ReadOnlyAdmin", "RecordAdmin", "column"]
 
 #: Maximum number of rows that a list counts, pages through and acts on.
 CAP = 10_000

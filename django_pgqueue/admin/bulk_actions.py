@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
@@ -40,17 +41,8 @@ from django_pgqueue.models.bulk import Kind
 from django_pgqueue.templatetags.pgqueue_admin import counted, cut, moment, number
 
 __all__ = [
-    "AT_ONCE",
-    "HELD",
-    "NOT_TYPED",
-    "STATES",
-    "WORDS",
-    "Action",
-    "Job",
-    "drive",
-    "logged",
-    "may",
-    "progress",
+    *("DELETING", "NOT_TYPED", "STATES", "WORDS", "Action", "Job"),
+    *("drive", "logged", "may", "progress"),
 ]
 
 #: An action on more messages than this is a bulk action.
@@ -146,14 +138,6 @@ class Job(NamedTuple):
 
     kind: Kind
     targets: Targets
-
-
-class Chosen(NamedTuple):
-    """A job's messages in one queue."""
-
-    job: Job
-    queue: Queue
-    ids: list[int]
 
 
 @dataclass(frozen=True)
@@ -294,18 +278,18 @@ class Action:
         if known := self._answered(question):
             return self._repeated(known)
         chosen = [
-            Chosen(job, self.queues[pk], ids)
+            (job, self.queues[pk], ids)
             for job, pk, ids in asked.messages(self.jobs)
             if pk in self.queues
         ]
         user = self.page.request.user
         values |= {"question": question, "user_id": str(user.pk), "username": user.get_username()}
-        few = sum(len(each.ids) for each in chosen) <= AT_ONCE and not values["rate"]
+        few = sum(len(ids) for _job, _queue, ids in chosen) <= AT_ONCE and not values["rate"]
         log = router.db_for_write(LogEntry)
         try:
             with transaction.atomic(using=self.using), transaction.atomic(using=log):
                 act = self._at_once if few else self._begin
-                done = [act(each, values) for each in chosen]
+                done = [act(*each, values) for each in chosen]
         except (Error, PgQueueError) as error:
             if is_lost(self.using):
                 raise  # The commit may have succeeded.
@@ -391,9 +375,10 @@ class Action:
                 Q(state=BulkAction.RUNNING) | Q(created_at__gte=asked.at - RECENT)
             ).order_by("pk")[:10]
 
-    def _at_once(self, chosen: Chosen, values: Mapping[str, Any]) -> BulkAction:
+    def _at_once(
+        self, job: Job, queue: Queue, ids: list[int], values: Mapping[str, Any]
+    ) -> BulkAction:
         """Act in the current transaction. A saved BulkAction makes a repeated answer do nothing."""
-        job, queue, ids = chosen
         bulk_action = BulkAction(
             queue=queue,
             queue_name=queue.name,
@@ -436,14 +421,12 @@ class Action:
         )
         return list(rows.only("pk", "queue_id").order_by("pk"))
 
-    def _tell_all(self, bulk_actions: Iterable[BulkAction]) -> None:
+    def _tell_all(self, bulk_actions: Sequence[BulkAction]) -> None:
         """Show how many messages were acted on, and how many were skipped."""
-        done: dict[Any, int] = {}
-        passed = 0
+        done: Counter[Any] = Counter()
         for bulk_action in bulk_actions:
-            word = WORDS[Kind(bulk_action.kind)].done
-            done[word] = done.get(word, 0) + bulk_action.done
-            passed += bulk_action.passed
+            done[WORDS[Kind(bulk_action.kind)].done] += bulk_action.done
+        passed = sum(bulk_action.passed for bulk_action in bulk_actions)
         for word, count in done.items():
             if count:
                 self.page.tell(f"{counted(count)} {word}.")
@@ -453,8 +436,9 @@ class Action:
             )
             self.page.tell(told % {"messages": counted(passed)}, messages.WARNING)
 
-    def _begin(self, chosen: Chosen, values: Mapping[str, Any]) -> BulkAction:
-        job, queue, ids = chosen
+    def _begin(
+        self, job: Job, queue: Queue, ids: list[int], values: Mapping[str, Any]
+    ) -> BulkAction:
         given = {**values, "filter": job.targets.as_query()}
         bulk_action = BulkAction.objects.begin(queue, job.kind, ids, given)
         self.page.owner.log_change(self.page.request, queue, logged(bulk_action, _("started")))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from django.http import HttpRequest
+from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin.access import queues_for
 from django_pgqueue.admin.queries import ask
@@ -17,7 +18,7 @@ from django_pgqueue.admin.search import Targets
 from django_pgqueue.engine.statements import compose
 from django_pgqueue.models import Queue
 
-__all__ = ["WINDOWS", "Example", "Failures", "Group", "Members", "Window"]
+__all__ = ["WINDOWS", "Failures", "Group", "Members"]
 
 
 #: Above this number of queues, ids are hidden from the planner. For visible ids it skips other
@@ -31,14 +32,15 @@ ERROR = compose("failures/error", {}, __package__)
 class Window(NamedTuple):
     """The period that a page of failures shows, and the length of one step of its trends."""
 
+    label: Any
     length: dt.timedelta
     span: dt.timedelta
 
 
 WINDOWS = {
-    "1h": Window(dt.timedelta(hours=1), dt.timedelta(minutes=2)),
-    "24h": Window(dt.timedelta(hours=24), dt.timedelta(hours=1)),
-    "7d": Window(dt.timedelta(days=7), dt.timedelta(hours=6)),
+    "1h": Window(gettext_lazy("1 hour"), dt.timedelta(hours=1), dt.timedelta(minutes=2)),
+    "24h": Window(gettext_lazy("24 hours"), dt.timedelta(hours=24), dt.timedelta(hours=1)),
+    "7d": Window(gettext_lazy("7 days"), dt.timedelta(days=7), dt.timedelta(hours=6)),
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
@@ -23,13 +23,8 @@ from django_pgqueue.admin.search import is_number
 from django_pgqueue.models.bulk import Kind
 from django_pgqueue.templatetags.pgqueue_admin import cut
 
-__all__ = ["FailurePage", "FailuresPage", "offers", "shown_group"]
+__all__ = ["FailurePage", "FailuresPage", "shown_group"]
 
-LABELS = {
-    "1h": gettext_lazy("1 hour"),
-    "24h": gettext_lazy("24 hours"),
-    "7d": gettext_lazy("7 days"),
-}
 USUAL = "24h"
 #: The number of groups on the list's page, and of example messages on a group's page.
 SHOWN, EXAMPLES = 100, 20
@@ -70,10 +65,16 @@ class _WindowPage(Page):
         return {
             "window": chosen,
             "windows": [
-                (label, f"?window={key}{query}", key == chosen) for key, label in LABELS.items()
+                (each.label, f"?window={key}{query}", key == chosen)
+                for key, each in WINDOWS.items()
             ],
             "queue_name": self.names.get(self.source or 0, ""),
-            "offers": offers(self.request),
+            # The actions that the user may take on a group's messages: name and label.
+            "offers": [
+                (action, WORDS[action][0])
+                for action, kinds in ACTIONS.items()
+                if any(may(self.request, kind) for kind in kinds)
+            ],
         }
 
 
@@ -134,7 +135,6 @@ class FailurePage(_WindowPage):
             told = _("This failure is gone: its messages were sent again or deleted.")
             self.tell(told, messages.WARNING)
             return HttpResponseRedirect(back)
-        examples = found.examples(EXAMPLES)
         return self.render(
             {
                 **self.context(),
@@ -146,7 +146,7 @@ class FailurePage(_WindowPage):
                         self.owner.message_link(each.pk, each.queue_id),
                         self.names.get(each.queue_id, ""),
                     )
-                    for each in examples
+                    for each in found.examples(EXAMPLES)
                 ],
             }
         )
@@ -175,12 +175,3 @@ class FailurePage(_WindowPage):
             about=about,
             ask=True,
         ).answer()
-
-
-def offers(request: HttpRequest) -> list[tuple[str, Any]]:
-    """Return the actions that the user may take on a group's messages: name and label."""
-    return [
-        (action, WORDS[action][0])
-        for action, kinds in ACTIONS.items()
-        if any(may(request, kind) for kind in kinds)
-    ]

@@ -121,35 +121,22 @@ class Alert:
         return (-self.cause.level, self.cause.rank, self.subject.lower())
 
 
-class Asked(NamedTuple):
-    """A row of overview.sql, about one queue."""
-
-    failed: int  # Failed messages of the last hour.
-    dead: int  # Dead letters of the last hour.
-    oldest: float | None  # Seconds that the oldest readable message has waited.
-    error_class: str | None
-    message: str | None
-    open_for: float | None  # The age of the oldest transaction, in seconds.
-
-    @property
-    def error(self) -> str:
-        """The newest error in one line, if the queue's attempts fail."""
-        return short_error(self.error_class or "", self.message or "") if self.message else ""
-
-
 @dataclass
 class Row:
     """One row of the overview: a queue and its figures."""
 
     queue: Queue
-    counts: dict[Place, int]
+    counts: dict[Place, int]  # Their sum is the length.
     length: int
     estimated: set[Place]
     consumers: int
     recent: Recent  # Counts of the last hour.
     rates: tuple[float, float]  # Messages in and out per minute.
     sources: list[str]  # Names of the queues that dead-letter into this one.
-    asked: Asked
+    failed: int  # Failed messages of the last hour.
+    dead: int  # Dead letters of the last hour.
+    oldest: float | None  # Seconds that the oldest readable message has waited.
+    error: str  # The newest error in one line, if the queue's attempts fail.
     times: Times = UNKNOWN
     alert: Alert | None = None
 
@@ -160,12 +147,7 @@ class Row:
     @property
     def bad(self) -> int:
         """The number of messages that failed or were dead-lettered in the last hour."""
-        return self.asked.failed + self.asked.dead
-
-    @property
-    def oldest(self) -> float | None:
-        """The seconds that the oldest readable message has waited."""
-        return self.asked.oldest
+        return self.failed + self.dead
 
     @property
     def place(self) -> Place | None:
@@ -216,8 +198,8 @@ class Row:
             "out_per_minute": round(self.rates[1], 2),
             "completed_last_hour": hour.completed if known else None,
             "retried_last_hour": hour.retried if known else None,
-            "failed_last_hour": self.asked.failed,
-            "dead_lettered_last_hour": self.asked.dead,
+            "failed_last_hour": self.failed,
+            "dead_lettered_last_hour": self.dead,
             "wait_p95_seconds": self.times.wait,
             "run_p95_seconds": self.times.run,
             "consumers": self.consumers,
@@ -303,7 +285,7 @@ def judged(
     failing = [pk for pk, each in history.items() if _fails(each)]
     oldest = places.oldest_readable_sql()
     answers = failures.ask("overview", {"failing": failing}, oldest=oldest)
-    asked = {pk: Asked(*rest) for pk, *rest in answers}
+    asked = {pk: rest for pk, *rest, _open_for in answers}
     kept = Q(gone_at=None) | Q(gone_at__gte=ago(RECENT))
     processes = [
         process
@@ -318,37 +300,39 @@ def judged(
         if backlog is None:
             continue
         happened = history.get(queue.pk, Recent())
+        failed, dead, seconds, error_class, message = asked[queue.pk]
         row = Row(
             queue,
-            _standing_in(backlog),
+            {
+                Place.READY: backlog.ready,
+                Place.DUE: backlog.visible - backlog.ready,
+                Place.WAITING: backlog.waiting,
+                Place.IN_FLIGHT: backlog.in_flight,
+                Place.DELAYED: backlog.delayed,
+            },
             backlog.length,
             {place for place in places.LIVE if place.value in backlog.estimated},
             live[queue.name],
             happened,
             happened.per_minute(at.second),
             sources.get(queue.pk, []),
-            asked[queue.pk],
+            failed,
+            dead,
+            seconds,
+            short_error(error_class or "", message) if message else "",
         )
         row.alert = _alert(row, at)
         rows.append(row)
     _add_pauses([row.alert for row in rows if row.alert and row.alert.cause is PAUSE])
     alerts = [row.alert for row in rows if row.alert]
     alerts += [alert for process in processes if (alert := _vanished(process))]
-    alerts += _long_open(next(iter(asked.values())).open_for)
+    open_for = answers[0][-1]  # The age of the oldest transaction, in seconds.
+    if open_for is not None and open_for > LONG_TRANSACTION:
+        told = _("open for %s: rows deleted since then cannot be removed") % age(open_for)
+        alerts.append(Alert(OPEN, "", told))
     alerts.sort(key=lambda alert: alert.order)
     rows.sort(key=lambda row: row.worst)
     return Overview(rows, alerts, processes, at)
-
-
-def _standing_in(backlog: Metrics) -> dict[Place, int]:
-    """Return the number of messages in each place. Their sum is the queue's length."""
-    return {
-        Place.READY: backlog.ready,
-        Place.DUE: backlog.visible - backlog.ready,
-        Place.WAITING: backlog.waiting,
-        Place.IN_FLIGHT: backlog.in_flight,
-        Place.DELAYED: backlog.delayed,
-    }
 
 
 def _sources(queues: Sequence[Queue], seen: Container[str] | None) -> dict[int, list[str]]:
@@ -385,7 +369,7 @@ def _alert(row: Row, at: dt.datetime) -> Alert | None:
     cause, alert = found[0][0], Alert(found[0][0], row.queue.name, "", row.queue)
     alert.text = "; ".join(text for _cause, text in found)
     if cause in (FAILING, FAILED):
-        alert.error, seconds = row.asked.error, row.recent.failing_for
+        alert.error, seconds = row.error, row.recent.failing_for
         alert.since = None if seconds is None else at - dt.timedelta(seconds=seconds)
     return alert
 
@@ -458,13 +442,6 @@ def _add_pauses(alerts: Sequence[Alert]) -> None:
         told = {"waiting": alert.text.partition(";")[0], "user": cut(str(entry.user), 80)}
         alert.text = _("%(waiting)s, paused by %(user)s") % told
         alert.since = entry.action_time
-
-
-def _long_open(seconds: float | None) -> Iterator[Alert]:
-    """Yield an alert if the oldest transaction has been open for too long."""
-    if seconds is not None and seconds > LONG_TRANSACTION:
-        told = _("open for %s: rows deleted since then cannot be removed") % age(seconds)
-        yield Alert(OPEN, "", told)
 
 
 def short_error(error_class: str, message: str) -> str:

@@ -27,7 +27,7 @@ from django_pgqueue.admin.series import COUNTS, Span, charts
 from django_pgqueue.admin.why import REASONS
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.history.recent import LATELY, Counts, Recent, Times
-from django_pgqueue.models import GroupSetting, History, Message, Process, Queue
+from django_pgqueue.models import GroupSetting, History, Message, Queue
 from django_pgqueue.models.bulk import Kind
 
 __all__ = ["QueueOverviewPage"]
@@ -117,6 +117,7 @@ class QueueOverviewPage(FiguresPage):
         )
         for row in found.rows:
             row.times = happened.times
+        link = self.owner.message_link
         return self.render_live(
             {
                 "title": queue.name,
@@ -137,7 +138,11 @@ class QueueOverviewPage(FiguresPage):
                 "more_failures": bool(groups) and groups[0].every > len(groups),
                 "window": "7d",
                 "consumers": [
-                    (process, look_of(process), self._held(process, queue))
+                    (
+                        process,
+                        look_of(process),
+                        [link(held, pk) for held in ids_held(process, queue.name)],
+                    )
                     for process in found.processes
                 ],
                 **self._stored(queue),
@@ -147,10 +152,6 @@ class QueueOverviewPage(FiguresPage):
                 "back": self.request.get_full_path(),
             },
         )
-
-    def _held(self, process: Process, queue: Queue) -> list[str]:
-        """Return links to the queue's messages that a consumer process works on."""
-        return [self.owner.message_link(pk, queue.pk) for pk in ids_held(process, queue.name)]
 
     def _stored(self, queue: Queue) -> dict[str, Any]:
         """Return the newest failed attempts, the largest FIFO groups, and the storage used."""

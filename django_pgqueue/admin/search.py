@@ -231,7 +231,7 @@ class Search(Targets):
         """Return the estimated number of messages to search; None for a ``LIVE`` place."""
         if self.place in LIVE:
             return None
-        params = {"queues": self._params["queues"]}
+        params = {"queues": None if self.queues is None else list(self.queues)}
         [(count,)] = ask("lists/kept_count", params, table=self._table)
         return int(count)
 
@@ -263,17 +263,6 @@ class Search(Targets):
     # SQL
 
     @property
-    def _params(self) -> dict[str, Any]:
-        return {
-            "queues": None if self.queues is None else list(self.queues),
-            "group": self.group or None,
-            "attempts": self.attempts,
-            "older": self.older,
-            "newer": self.newer,
-            "ids": None if self.ids is None else list(self.ids),
-        }
-
-    @property
     def _table(self) -> str:
         return "pgqueue_archive" if self.archived or self.place in ENDED else "pgqueue_message"
 
@@ -289,7 +278,12 @@ class Search(Targets):
         backwards = self.place not in LIVE and not self.oldest
         after = after or Found(0, "", _HIGHEST if backwards else _LOWEST)
         params: dict[str, Any] = {
-            **self._params,
+            "queues": None if self.queues is None else list(self.queues),
+            "group": self.group or None,
+            "attempts": self.attempts,
+            "older": self.older,
+            "newer": self.newer,
+            "ids": None if self.ids is None else list(self.ids),
             "asked_at": asked_at,
             "limit": limit,
             "look": LOOK if self.is_filtered else max(limit, SCAN),
@@ -320,17 +314,24 @@ class Search(Targets):
             sql, values = term.condition(number)
             outer.append(sql)
             params |= values
-        if self.place is not None and self.place in LIVE:
-            conditions += self._of_message("q.id", outer)
+        is_live = self.place is not None and self.place in LIVE
+        if outer:
+            conditions.append(
+                "EXISTS (SELECT FROM pgqueue_message m WHERE m.id = s.id "
+                f"AND m.queue_id = {'q.id' if is_live else 's.queue_id'} "
+                f"AND m.enqueued_at = s.enqueued_at AND {' AND '.join(outer)} OFFSET 0)"
+            )
+        if self.place is not None and is_live:
             return listed(self.place, conditions, ordered=ordered), params
-        conditions += self._of_message("s.queue_id", outer)
         return self._kept(conditions, backwards), params
 
     def _kept(self, conditions: list[str], backwards: bool) -> str:
         """Return SQL that searches all messages, or the archived ones."""
-        only, key, order = ["true"], "NULL::text", ["id"]
+        only, key, order, last = ["true"], "NULL::text", ["id"], "%(after_id)s"
         if self.place is Place.FAILED:  # Failures have an index by time.
             only, key, order = ["state = 'FAILED'"], "archived_at", ["archived_at", "id"]
+            start = "'infinity'" if backwards else "'-infinity'"
+            last = f"coalesce(%(after_key)s::timestamptz, {start}), %(after_id)s"
         if self.queues is not None:
             only.append(
                 f"queue_id = {int(self.queues[0])}"  # The planner skips other queues' partitions.
@@ -339,11 +340,6 @@ class Search(Targets):
             )
         if self.ids is not None:
             only.append("id = ANY(%(ids)s::bigint[])")
-        if self.place is Place.FAILED:
-            start = "'infinity'" if backwards else "'-infinity'"
-            last = f"coalesce(%(after_key)s::timestamptz, {start}), %(after_id)s"
-        else:
-            last = "%(after_id)s"
         only.append(f"({', '.join(order)}) {'<' if backwards else '>'} ({last})")
         names = {
             "table": self._table,
@@ -353,14 +349,6 @@ class Search(Targets):
             "order": ", ".join(f"{each} {'DESC' if backwards else 'ASC'}" for each in order),
         }
         return compose("lists/kept", names, __package__)
-
-    def _of_message(self, queue: str, conditions: list[str]) -> list[str]:
-        if not conditions:
-            return []
-        return [
-            f"EXISTS (SELECT FROM pgqueue_message m WHERE m.id = s.id AND m.queue_id = {queue} "
-            f"AND m.enqueued_at = s.enqueued_at AND {' AND '.join(conditions)} OFFSET 0)"
-        ]
 
 
 @dataclass(frozen=True)
