@@ -10,7 +10,6 @@ import django
 from django.contrib import admin
 from django.contrib.admin import ShowFacets
 from django.core.exceptions import PermissionDenied, SuspiciousOperation
-from django.db import models
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
@@ -19,13 +18,12 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from django_pgqueue.admin import generic
-from django_pgqueue.admin.access import allowed, queues_for
 from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.patience import patiently
 from django_pgqueue.models import BulkAction, Message, Process, Queue, Schedule
 from django_pgqueue.templatetags.pgqueue_admin import linked
 
-__all__ = ["CAP", "PageAdmin", "ReadOnlyAdmin", "RecordAdmin", "column"]
+__all__ = ["CAP", "PageAdmin", "RecordAdmin", "column"]
 
 #: Maximum number of rows that a list counts, pages through and acts on.
 CAP = 10_000
@@ -144,10 +142,6 @@ class PageAdmin(generic.ModelAdmin):
         """Return labels and URLs of the links beside the heading of an object's form."""
         return [(_("History"), self.url(f"{self.opts.model_name}_history", obj.pk))]
 
-    def queues(self, request: HttpRequest) -> models.QuerySet[Queue]:
-        """Return the queues that this request may see."""
-        return queues_for(request)
-
     def with_nav(
         self, request: HttpRequest, context: dict[str, Any] | None = None
     ) -> dict[str, Any]:
@@ -232,20 +226,3 @@ class RecordAdmin(PageAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
-
-
-class ReadOnlyAdmin(RecordAdmin):
-    """A read-only admin of messages and outcomes, limited to the visible queues."""
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return self.may(request, "view")
-
-    def may(self, request: HttpRequest, action: str) -> bool:
-        """Return whether the user has the model permission for this action, such as ``view``."""
-        return request.user.has_perm(f"{self.opts.app_label}.{action}_{self.opts.model_name}")
-
-    def get_queryset(self, request: HttpRequest) -> models.QuerySet[Any]:
-        # No join: with one, the planner might sort the whole table.
-        rows = super().get_queryset(request).prefetch_related("queue")
-        seen = allowed(request)
-        return rows if seen is None else rows.filter(queue_id__in=list(seen))

@@ -19,19 +19,10 @@ __all__ = ["Chart", "Line", "count_of", "spark_paths"]
 WIDTH, HEIGHT = 480, 180
 LEFT, RIGHT, TOP, BOTTOM = 52, 8, 10, 24
 LABELS = 6
-#: The possible distances between labels of the x axis, in seconds.
-STEPS = (
-    300,
-    600,
-    900,
-    1800,
-    3600,
-    7200,
-    10_800,
-    21_600,
-    43_200,
-    *(86_400 * n for n in (1, 2, 7, 14, 28, 84)),
-)
+#: Round lengths of time within a day, in seconds.
+ROUND = (15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400)
+#: The possible distances between labels of the x axis.
+STEPS = (*ROUND, *(86_400 * days for days in (2, 7, 14, 28, 84)))
 
 Values = Sequence["float | None"]
 
@@ -186,8 +177,7 @@ def ticks(most: float, *, whole: bool = False, timed: bool = False) -> list[floa
     if most <= 0:
         return [0.0, 1.0]
     if timed and most > 60:
-        rounds = (15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 43_200, 86_400)
-        step = next((s for s in rounds if most / s <= 5), 86_400.0 * math.ceil(most / 86_400 / 5))
+        step = next((s for s in ROUND if most / s <= 5), 86_400.0 * math.ceil(most / 86_400 / 5))
     else:
         power = 10.0 ** math.floor(math.log10(most))
         step = next(

@@ -6,6 +6,7 @@ from django.http import HttpResponse
 from django.utils.translation import gettext as _
 
 from django_pgqueue import ddl
+from django_pgqueue.admin.access import queues_for
 from django_pgqueue.admin.overview import LONG_TRANSACTION
 from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.queries import ask
@@ -26,7 +27,7 @@ class HealthPage(Page):
     template = "health"
 
     def answer(self) -> HttpResponse:
-        kept = self.owner.queues(self.request).filter(retention__isnull=False).order_by("name")
+        kept = queues_for(self.request).filter(retention__isnull=False).order_by("name")
         return self.render_live(
             {
                 "title": _("Database"),

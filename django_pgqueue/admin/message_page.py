@@ -17,7 +17,6 @@ from django_pgqueue.admin import places
 from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.bulk_actions import may
 from django_pgqueue.admin.contents import find_message, pretty
-from django_pgqueue.admin.overview import DEAD_AFTER
 from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.places import Place, Standing, Surroundings
 from django_pgqueue.admin.send import SendPage
@@ -52,7 +51,7 @@ class MessagePage(Page):
         outcome = ArchivedMessage.objects.using(using).filter(pk=message.pk, queue=queue).first()
         died = dead_letter(message.headers)
         holder = standing.holder if standing else None
-        around = places.surroundings(message, DEAD_AFTER, died and died.source, holder)
+        around = places.surroundings(message, died and died.source, holder)
         attempts = Attempt.objects.of(message.pk, using=using)
         link = self.owner.message_link
         steps = Life(message, standing, outcome, died, attempts, around, link).steps()
@@ -74,9 +73,9 @@ class MessagePage(Page):
                 "queue_link": self.owner.queue_link(queue.pk, queue),
                 "state": standing.place if standing else ended,
                 "look": "bad" if ended is Place.FAILED and not standing else "",
-                "why": why(message, standing, around, link, is_dead_letter=died is not None)
+                "why": list(why(message, standing, around, link, died is not None))
                 if standing
-                else "",
+                else [],
                 "failures": ""
                 if around.kind is None
                 else self.url("message_failure", around.kind, window="7d"),

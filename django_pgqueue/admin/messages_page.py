@@ -17,13 +17,13 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from django_pgqueue.admin import places
-from django_pgqueue.admin.access import allowed
+from django_pgqueue.admin.access import allowed, queues_for
 from django_pgqueue.admin.base import CAP
 from django_pgqueue.admin.bulk_actions import WORDS, Action, Job, may
 from django_pgqueue.admin.masking import mask_json, mask_text
 from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.patience import SECONDS, limited
-from django_pgqueue.admin.places import LIVE, Place, Standing, standing_sql
+from django_pgqueue.admin.places import LIVE, STANDING, Place, Standing
 from django_pgqueue.admin.queries import ask
 from django_pgqueue.admin.search import MOST, Found, Looked, Search, is_number
 from django_pgqueue.admin.why import REASONS
@@ -135,7 +135,7 @@ def read(
         "bodies": bodies,
         "length": length,
     }
-    rows = ask("messages", params, of_message=standing_sql())
+    rows = ask("messages", params, of_message=STANDING)
     width = Listed._fields.index("standing")
     told = {}
     for row in rows:
@@ -194,9 +194,7 @@ class MessagesPage(Page):
                 "number": count,
                 "wrong": search.wrong,
                 "given": self.request.GET,
-                "queues": list(
-                    self.owner.queues(self.request).order_by("name").values_list("pk", "name")
-                ),
+                "queues": queues_for(self.request).order_by("name").values_list("pk", "name"),
                 "in_place": search.place is not None or search.archived,
                 "actions": self._actions(search),
                 "held": search.place not in places.ENDED,

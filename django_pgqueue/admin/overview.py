@@ -283,8 +283,7 @@ def judged(
     """
     using, names = queues[0].alias, {queue.name for queue in queues}
     failing = [pk for pk, each in history.items() if _fails(each)]
-    oldest = places.oldest_readable_sql()
-    answers = failures.ask("overview", {"failing": failing}, oldest=oldest)
+    answers = failures.ask("overview", {"failing": failing}, oldest=places.OLDEST_READABLE)
     asked = {pk: rest for pk, *rest, _open_for in answers}
     kept = Q(gone_at=None) | Q(gone_at__gte=ago(RECENT))
     processes = [

@@ -8,34 +8,32 @@ All queries read the narrow tables by their indexes, up to a limit.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from django.db.models import TextChoices
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.admin.queries import ask
 from django_pgqueue.engine.statements import Part, compose
-
-if TYPE_CHECKING:
-    import datetime as dt
-
-    from django_pgqueue.models import Message
+from django_pgqueue.models import Message
+from django_pgqueue.worker import Options
 
 __all__ = [
     "ENDED",
     "LIVE",
     "MOST_COUNTED",
+    "OLDEST_READABLE",
+    "STANDING",
     "UNINDEXED",
     "Place",
     "Standing",
     "Surroundings",
     "listed",
-    "oldest_readable_sql",
     "reasons",
     "standing",
-    "standing_sql",
     "surroundings",
 ]
 
@@ -59,6 +57,8 @@ class Place(TextChoices):
 
 
 LIVE = (Place.READY, Place.DUE, Place.WAITING, Place.IN_FLIGHT, Place.DELAYED)
+#: Messages that are listed before and after a message in its group.
+NEIGHBOURS = 5
 #: Maximum number of messages that are counted before a message in its group.
 MOST_COUNTED = 1000
 
@@ -115,9 +115,8 @@ def listed(place: Place, conditions: Sequence[str], *, ordered: bool = True) -> 
     )
 
 
-def oldest_readable_sql() -> str:
-    """Return SQL for the wait of each queue's oldest readable message, for ``%(queues)s``."""
-    return compose("oldest_readable", {"of": "q.id"}, __package__)
+#: SQL for the wait of each queue's oldest readable message, for ``%(queues)s``.
+OLDEST_READABLE = compose("oldest_readable", {"of": "q.id"}, __package__)
 
 
 class Standing(NamedTuple):
@@ -133,14 +132,13 @@ class Standing(NamedTuple):
     holder: int | None  # The id of the process that has the lease.
 
 
-def standing_sql() -> str:
-    """Return SQL to join laterally to a message ``m``. It has the columns of :class:`Standing`."""
-    return compose("standing/of", {"of": "m.queue_id"}, __package__)
+#: SQL to join laterally to a message ``m``. It has the columns of :class:`Standing`.
+STANDING = compose("standing/of", {"of": "m.queue_id"}, __package__)
 
 
 def standing(messages: Sequence[Message]) -> dict[int, Standing]:
     """Return the place of each message, by id. Leave out messages no longer in a queue."""
-    rows = ask("standing/all", _keys(messages), of_message=standing_sql())
+    rows = ask("standing/all", _keys(messages), of_message=STANDING)
     return {pk: Standing(Place(place), *rest) for pk, place, *rest in rows}
 
 
@@ -176,29 +174,25 @@ class Surroundings(NamedTuple):
     processes: dict[str, str]  # Names, by id, of the processes that held it.
 
 
-def surroundings(
-    message: Message, dead_after: float, source: str | None, holder: int | None, qty: int = 5
-) -> Surroundings:
+def surroundings(message: Message, source: str | None, holder: int | None) -> Surroundings:
     """Return the FIFO group, the error and the consumers of a message.
 
     Arguments:
-        dead_after: seconds without a heartbeat after which a consumer counts as dead.
         source: the name of the queue that a dead letter came from.
         holder: the id of the process that has the lease.
-        qty: how many messages of the group to list before it and after it.
     """
     params = {
         "group": message.group_key,
         "id": message.pk,
-        "qty": qty,
+        "qty": NEIGHBOURS,
         "most": MOST_COUNTED,
         "queue_id": message.queue_id,
         "queue": message.queue.name,
-        "dead_after": dead_after,
+        "dead_after": Options.dead_after,
         "source": source,
         "holder": holder,
     }
     rows = ask("message", params, **message.queue.tables)
     [(head, before, after, *others)] = rows
     others[-1] = json.loads(others[-1])
-    return Surroundings(head, before[::-1], after[:qty], len(after) > qty, *others)
+    return Surroundings(head, before[::-1], after[:NEIGHBOURS], len(after) > NEIGHBOURS, *others)

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import arguments
 from django_pgqueue.admin import generic
-from django_pgqueue.admin.access import allowed
+from django_pgqueue.admin.access import allowed, queues_for
 from django_pgqueue.admin.base import PageAdmin
 from django_pgqueue.admin.bulk_actions import NOT_TYPED
 from django_pgqueue.admin.durations import SpanField
@@ -127,7 +127,7 @@ class QueueAdmin(PageAdmin):
     ]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Queue]:
-        return self.queues(request)
+        return queues_for(request)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         # A user who may see only some queues could not see a new one.
@@ -142,7 +142,7 @@ class QueueAdmin(PageAdmin):
 
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.name == "dead_letter_queue":
-            kwargs["queryset"] = self.queues(request)
+            kwargs["queryset"] = queues_for(request)
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
     def get_fieldsets(self, request: HttpRequest, obj: Queue | None = None) -> Any:

@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin import generic
-from django_pgqueue.admin.access import allowed
+from django_pgqueue.admin.access import allowed, queues_for
 from django_pgqueue.admin.base import PageAdmin
 from django_pgqueue.admin.durations import SpanField
 from django_pgqueue.admin.json_text import JSONText
@@ -177,7 +177,7 @@ class ScheduleAdmin(PageAdmin):
 
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.name == "queue":
-            kwargs["queryset"] = self.queues(request)
+            kwargs["queryset"] = queues_for(request)
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
     @admin.display(description=gettext_lazy("next ticks"))

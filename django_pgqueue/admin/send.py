@@ -13,6 +13,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from django_pgqueue.admin.access import queues_for
 from django_pgqueue.admin.contents import find_message, is_large
 from django_pgqueue.admin.durations import SpanField
 from django_pgqueue.admin.json_text import JSONText
@@ -97,7 +98,7 @@ class SendPage(QueuePage):
             if is_large(copied):
                 self.tell(gettext("The body is too large to edit in a page."), messages.ERROR)
                 return HttpResponseRedirect(back)
-        form = SendForm(self.owner.queues(self.request), queue, copied, self.request.POST or None)
+        form = SendForm(queues_for(self.request), queue, copied, self.request.POST or None)
         if form.is_valid():
             try:
                 sent = form.send()

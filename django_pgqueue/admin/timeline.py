@@ -17,17 +17,11 @@ from django.utils.translation import gettext_lazy, ngettext
 from django_pgqueue.admin.places import Place, Standing, Surroundings
 from django_pgqueue.admin.why import process_name
 from django_pgqueue.models import ArchivedMessage, Attempt, Message
-from django_pgqueue.templatetags.pgqueue_admin import (
-    cut,
-    lapse,
-    number,
-    seconds_since,
-    visible,
-)
+from django_pgqueue.templatetags.pgqueue_admin import cut, lapse, number, seconds_since, visible
 from django_pgqueue.types import State
 from django_pgqueue.wording import age
 
-__all__ = ["HEADER", "DeadLetter", "Life", "Step", "dead_letter"]
+__all__ = ["HEADER", "DeadLetter", "Life", "dead_letter"]
 
 HEADER = "x-dead-letter"
 
@@ -111,12 +105,6 @@ class Life:
         past = sorted(self._past(), key=lambda step: step.at)
         return [*past, *self._end()]
 
-    @property
-    def _readable_at(self) -> dt.datetime:
-        """The first time at which the message could be read."""
-        sent, scheduled = self.message.enqueued_at, self.message.scheduled_at
-        return sent if scheduled is None else max(sent, scheduled)
-
     def _past(self) -> Iterator[Step]:
         message, died = self.message, self.died
         yield from self._attempts()
@@ -160,7 +148,9 @@ class Life:
         first, last = (getattr(told, f"{name}_read_at", None) for name in ("first", "last"))
         read_ct, ran = getattr(told, "read_ct", 0), getattr(told, "attempts", 0)
         if first is not None:
-            waited = lapse(_between(self._readable_at, first) or 0)
+            sent = self.message.enqueued_at
+            readable = max(sent, self.message.scheduled_at or sent)
+            waited = lapse(_between(readable, first) or 0)
             yield Step(first, _("First delivery after %s") % waited)
         if last is not None and read_ct > 1:
             yield Step(last, _("Delivery %s") % number(read_ct))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from django.utils.html import format_html, format_html_join
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -45,21 +45,9 @@ def why(
     standing: Standing,
     around: Surroundings,
     link: Callable[[int, int], str],
-    *,
-    is_dead_letter: bool,
-) -> str:
-    """Return the reasons as HTML. ``link`` makes a link from a message id and a queue id."""
-    reasons = _reasons(message, standing, around, link, is_dead_letter)
-    return format_html_join("; ", "{}", ((each,) for each in reasons))
-
-
-def _reasons(
-    message: Message,
-    standing: Standing,
-    around: Surroundings,
-    link: Callable[[int, int], str],
     is_dead_letter: bool,
 ) -> Iterator[str]:
+    """Yield the reasons as HTML. ``link`` makes a link from a message id and a queue id."""
     queue = message.queue
     if standing.place is Place.IN_FLIGHT:
         yield _in_flight(message, standing, around)

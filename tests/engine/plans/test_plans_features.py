@@ -59,7 +59,7 @@ def test_a_look_at_groups_without_a_head_costs_what_one_read_settles(crowded, sq
     with watched(connection) as plans:
         peeked = crowded.peek(qty=20)
         listed = [Search(place, (pk,)).find(50).found for place in LIVE]
-        rows(places.oldest_readable_sql(), {"queues": [pk]})
+        rows(places.OLDEST_READABLE, {"queues": [pk]})
         shown = places.standing(Message.objects.order_by("-pk")[:50])
 
     assert len(peeked) == 20
