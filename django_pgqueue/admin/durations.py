@@ -62,9 +62,3 @@ class SpanField(forms.Field):
         if length > dt.timedelta(days=365_000):
             raise forms.ValidationError(_("Less than a thousand years."))
         return length
-
-    def has_changed(self, initial: Any, data: Any) -> bool:
-        try:
-            return bool(initial != self.to_python(data))
-        except forms.ValidationError:
-            return True

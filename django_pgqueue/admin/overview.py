@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +13,8 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.db.models import Q
 from django.utils.timezone import now
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.admin import exports, places
 from django_pgqueue.admin.failures import WINDOWS, Failures
@@ -55,15 +56,12 @@ RECENT = dt.timedelta(hours=1)
 
 UNKNOWN = Times()
 
-#: Levels of an alert.
-BAD, WARNING = 2, 1
-
 
 class Cause(NamedTuple):
-    """A kind of problem. If a queue has several, its alert names the one of the lowest rank."""
+    """A kind of problem. Of several problems, the one of the lowest rank comes first."""
 
     rank: int
-    level: int
+    look: str
     name: Any
     #: The text for a line that counts folded alerts, with ``%s`` for their number.
     many: Any
@@ -72,32 +70,21 @@ class Cause(NamedTuple):
     label: Any = ""
 
 
-_CONSUMERS = "process_changelist", gettext_lazy("consumers")
-_FAILURES = "message_failures", gettext_lazy("failures")
-_MESSAGES = "message_changelist", gettext_lazy("messages")
-_DATABASE = "health", gettext_lazy("database")
-NO_CONSUMER = Cause(
-    0, BAD, gettext_lazy("No consumer"), gettext_lazy("%s without a consumer"), *_CONSUMERS
-)
-FAILING = Cause(1, BAD, gettext_lazy("Failing"), gettext_lazy("%s failing"), *_FAILURES)
-BEHIND = Cause(2, BAD, gettext_lazy("Behind"), gettext_lazy("%s behind"), *_MESSAGES)
-GONE = Cause(3, BAD, gettext_lazy("Consumer gone"), gettext_lazy("%s consumers gone"), *_CONSUMERS)
-PAUSE = Cause(4, WARNING, gettext_lazy("Paused"), gettext_lazy("%s paused"))
-FAILED = Cause(5, WARNING, gettext_lazy("Failed"), gettext_lazy("%s with failures"), *_FAILURES)
-DEAD = Cause(
-    6, WARNING, gettext_lazy("Dead letters"), gettext_lazy("%s with dead letters"), *_MESSAGES
-)
-_EXPORTS = "exportrun_changelist", gettext_lazy("export runs")
-EXPORTS = Cause(
-    7,
-    BAD,
-    gettext_lazy("Exports failing"),
-    gettext_lazy("%s lakes with failing exports"),
-    *_EXPORTS,
-)
-LATE = Cause(8, BAD, gettext_lazy("Exports late"), gettext_lazy("%s lakes behind"), *_EXPORTS)
+_CONSUMERS = "process_changelist", _("consumers")
+_FAILURES = "message_failures", _("failures")
+_MESSAGES = "message_changelist", _("messages")
+_EXPORTS = "exportrun_changelist", _("export runs")
+NO_CONSUMER = Cause(0, "bad", _("No consumer"), _("%s without a consumer"), *_CONSUMERS)
+FAILING = Cause(1, "bad", _("Failing"), _("%s failing"), *_FAILURES)
+BEHIND = Cause(2, "bad", _("Behind"), _("%s behind"), *_MESSAGES)
+GONE = Cause(3, "bad", _("Consumer gone"), _("%s consumers gone"), *_CONSUMERS)
+EXPORTS = Cause(4, "bad", _("Exports failing"), _("%s lakes with failing exports"), *_EXPORTS)
+LATE = Cause(5, "bad", _("Exports late"), _("%s lakes behind"), *_EXPORTS)
+PAUSE = Cause(6, "warning", _("Paused"), _("%s paused"))
+FAILED = Cause(7, "warning", _("Failed"), _("%s with failures"), *_FAILURES)
+DEAD = Cause(8, "warning", _("Dead letters"), _("%s with dead letters"), *_MESSAGES)
 OPEN = Cause(
-    9, WARNING, gettext_lazy("Open transaction"), gettext_lazy("%s open transactions"), *_DATABASE
+    9, "warning", _("Open transaction"), _("%s open transactions"), "health", _("database")
 )
 
 
@@ -113,12 +100,8 @@ class Alert:
     error: str = ""
 
     @property
-    def look(self) -> str:
-        return "bad" if self.cause.level == BAD else "warning"
-
-    @property
-    def order(self) -> tuple[int, int, str]:
-        return (-self.cause.level, self.cause.rank, self.subject.lower())
+    def order(self) -> tuple[float, str]:
+        return (self.cause.rank, self.subject.lower())
 
 
 @dataclass
@@ -180,7 +163,7 @@ class Row:
     @property
     def worst(self) -> tuple[Any, ...]:
         """A sort key that puts the worst queue first, and queues of equal rank in order of name."""
-        alert = self.alert.order if self.alert else (0, 0, "")
+        alert = self.alert.order if self.alert else (math.inf, "")
         return (alert, self.is_idle, self.queue.name.lower())
 
     def as_dict(self) -> dict[str, Any]:
@@ -220,7 +203,7 @@ class Overview:
             "at": self.at.isoformat(),
             "alerts": [
                 {
-                    "level": alert.look,
+                    "level": alert.cause.look,
                     "cause": str(alert.cause.name),
                     "subject": alert.subject,
                     "text": alert.text,
@@ -327,7 +310,7 @@ def judged(
     alerts += [alert for process in processes if (alert := _vanished(process))]
     open_for = answers[0][-1]  # The age of the oldest transaction, in seconds.
     if open_for is not None and open_for > LONG_TRANSACTION:
-        told = _("open for %s: rows deleted since then cannot be removed") % age(open_for)
+        told = gettext("open for %s: rows deleted since then cannot be removed") % age(open_for)
         alerts.append(Alert(OPEN, "", told))
     alerts.sort(key=lambda alert: alert.order)
     rows.sort(key=lambda row: row.worst)
@@ -348,7 +331,7 @@ def _sources(queues: Sequence[Queue], seen: Container[str] | None) -> dict[int, 
 
 def name_of(queue: Queue, seen: Container[str] | None) -> str:
     """Return the queue's name, or "another queue" if the user may not see it."""
-    return queue.name if seen is None or queue.name in seen else _("another queue")
+    return queue.name if seen is None or queue.name in seen else gettext("another queue")
 
 
 def add_times(rows: Sequence[Row]) -> None:
@@ -376,15 +359,15 @@ def _alert(row: Row, at: dt.datetime) -> Alert | None:
 def _causes(row: Row) -> Iterator[tuple[Cause, str]]:
     """Yield a queue's problems, without those that another problem explains."""
     exact = row.exact
-    to_read = _("%s to read") % counted(row.readable, exact=exact)
-    oldest = _(", the oldest for %s") % age(row.oldest) if row.oldest is not None else ""
+    to_read = gettext("%s to read") % counted(row.readable, exact=exact)
+    oldest = gettext(", the oldest for %s") % age(row.oldest) if row.oldest is not None else ""
     if row.queue.paused:
         if row.length:
-            yield PAUSE, _("%s waiting") % number(row.length, exact=exact)
+            yield PAUSE, gettext("%s waiting") % number(row.length, exact=exact)
     elif row.sources:
         if row.length:
             told = {"number": number(row.length, exact=exact), "queues": ", ".join(row.sources)}
-            yield DEAD, _("%(number)s from %(queues)s") % told + oldest
+            yield DEAD, gettext("%(number)s from %(queues)s") % told + oldest
     elif row.lacks_consumer:
         yield NO_CONSUMER, to_read + oldest
     elif row.is_old:
@@ -405,24 +388,25 @@ def _failing(row: Row) -> Iterator[tuple[Cause, str]]:
     if cause is not None:
         counts = row.recent.lately if cause is FAILING else row.recent.hour
         text = (
-            _("%(bad)s of %(attempts)s attempts failed in the last ten minutes")
+            gettext("%(bad)s of %(attempts)s attempts failed in the last ten minutes")
             if cause is FAILING
-            else _("%(bad)s of %(attempts)s attempts failed in the last hour")
+            else gettext("%(bad)s of %(attempts)s attempts failed in the last hour")
         )
         yield cause, text % {"bad": number(counts.bad), "attempts": number(counts.attempts)}
     elif not row.recent.hour.attempts and row.bad >= FAILURES:
         # Without a consumer of this package, the number of attempts is unknown.
-        yield FAILED, _("%s failed in the last hour") % counted(row.bad)
+        yield FAILED, gettext("%s failed in the last hour") % counted(row.bad)
 
 
 def _vanished(process: Process) -> Alert | None:
     """Return the alert for a consumer process that died or sends no heartbeat, else None."""
     if process.gone_at is None:
         silent = seconds_since(process.heartbeat_at)
-        told = _("no heartbeat for %s") % age(silent)
+        told = gettext("no heartbeat for %s") % age(silent)
         since = process.heartbeat_at
         return Alert(GONE, str(process), told, since=since) if silent > DEAD_AFTER else None
-    told = _("ended without deregistering; it held %s, now released") % counted(process.given_back)
+    held = counted(process.given_back)
+    told = gettext("ended without deregistering; it held %s, now released") % held
     return Alert(GONE, str(process), told, since=process.gone_at)
 
 
@@ -439,7 +423,7 @@ def _add_pauses(alerts: Sequence[Alert]) -> None:
     for entry in entries.select_related("user").order_by("action_time"):
         alert = by_id[entry.object_id or ""]
         told = {"waiting": alert.text.partition(";")[0], "user": cut(str(entry.user), 80)}
-        alert.text = _("%(waiting)s, paused by %(user)s") % told
+        alert.text = gettext("%(waiting)s, paused by %(user)s") % told
         alert.since = entry.action_time
 
 

@@ -28,7 +28,6 @@ from django_pgqueue.admin.send import SendPage
 from django_pgqueue.errors import QueueBusy, QueueNotFound
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.templatetags.pgqueue_admin import counted
-from django_pgqueue.validators import validate_queue_name
 
 __all__ = ["QueueAdmin"]
 
@@ -68,10 +67,10 @@ class QueueForm(generic.ModelForm):
             *arguments.LIMITS,
             "age_limit",
         ]
+        error_messages = {"max_deliveries": {"min_value": _("At least one.")}}
 
     def clean_name(self) -> str:
         name: str = self.cleaned_data["name"]
-        validate_queue_name(name)
         if Queue.objects.using(self.instance.alias).named(name).exists():
             raise forms.ValidationError(
                 _("There is a queue of that name; upper and lower case count as equal.")
@@ -102,16 +101,10 @@ class QueueForm(generic.ModelForm):
         return queue.name if seen else gettext("another queue")
 
     def clean_visibility_timeout(self) -> int | None:
-        return self._at_least("visibility_timeout", 1, _("At least a second."))
-
-    def clean_max_deliveries(self) -> int | None:
-        return self._at_least("max_deliveries", 1, _("At least one."))
-
-    def _at_least(self, field: str, least: int, words: Any) -> int | None:
-        value: int | None = self.cleaned_data[field]
-        if value is not None and value < least:
-            raise forms.ValidationError(words)
-        return value
+        seconds: int | None = self.cleaned_data["visibility_timeout"]
+        if seconds == 0:  # The field refuses negative numbers.
+            raise forms.ValidationError(_("At least a second."))
+        return seconds
 
 
 @admin.register(Queue)
