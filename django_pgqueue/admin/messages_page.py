@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from django.contrib import messages
 from django.core.exceptions import SuspiciousOperation
 from django.core.serializers.json import DjangoJSONEncoder
-from django.http import HttpResponse, HttpResponseRedirect, StreamingHttpResponse
+from django.http import HttpResponse, HttpResponseRedirect, QueryDict, StreamingHttpResponse
 from django.template.defaultfilters import filesizeformat
 from django.utils.http import urlencode
 from django.utils.text import capfirst
@@ -276,7 +276,7 @@ class MessagesPage(Page):
             back = self.url("message_change", of_page, queue=self.request.GET.get("queue", ""))
         seen = allowed(self.request)
         if "query" in self.request.POST:
-            search = Search.from_text(self.request.POST["query"], seen)
+            search = Search.of(QueryDict(self.request.POST["query"]).dict(), seen)
         elif self.request.POST.get("select_across") == "1":
             search = Search.of(self.request.GET.dict(), seen)
         else:
@@ -289,6 +289,6 @@ class MessagesPage(Page):
             self,
             [Job(kind, search)],
             back=back,
-            fields={**fields, "query": search.as_text()},
+            fields={**fields, "query": urlencode(search.as_query())},
             ask="ask" in self.request.POST or self.request.POST.get("select_across") == "1",
         ).answer()

@@ -13,8 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from django.http import QueryDict
-from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
 from django_pgqueue.admin.durations import span_of
@@ -190,11 +188,6 @@ class Search(Targets):
             **spans,
         )
 
-    @classmethod
-    def from_text(cls, text: str, seen: Iterable[int] | None) -> Search:
-        """Make a search from a query string. See :meth:`of`."""
-        return cls.of(QueryDict(text).dict(), seen)
-
     @property
     def is_filtered(self) -> bool:
         """Whether the search has filters that no index serves."""
@@ -256,9 +249,6 @@ class Search(Targets):
         if self.queues is not None and len(self.queues) == 1:
             found["queue"] = str(self.queues[0])
         return {name: value for name, value in found.items() if value}
-
-    def as_text(self) -> str:
-        return urlencode(self.as_query())
 
     # SQL
 
