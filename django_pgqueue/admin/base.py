@@ -18,6 +18,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from django_pgqueue.admin import generic
+from django_pgqueue.admin.access import queues_for
 from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.patience import patiently
 from django_pgqueue.models import BulkAction, Message, Process, Queue, Schedule
@@ -133,6 +134,11 @@ class PageAdmin(generic.ModelAdmin):
         heading = _("Add %s") % self.opts.verbose_name if obj is None else self.heading(obj)
         told = {"heading": heading, "tools": self.tools(request, obj) if obj else [], **context}
         return super().render_change_form(request, told, *args, **kwargs)
+
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        if db_field.related_model is Queue:
+            kwargs["queryset"] = queues_for(request)
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
     def heading(self, obj: Any) -> str:
         """Return the heading of an object's form."""

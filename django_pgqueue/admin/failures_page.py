@@ -64,7 +64,7 @@ class _WindowPage(Page):
         query = "" if self.source is None else f"&queue={self.source}"
         return {
             "window": chosen,
-            "windows": [
+            "tabs": [
                 (each.label, f"?window={key}{query}", key == chosen)
                 for key, each in WINDOWS.items()
             ],

@@ -128,8 +128,8 @@ class QueueOverviewPage(FiguresPage):
                 "blocked": [(REASONS[why], n) for why, n in measured[queue.name].blocked.items()],
                 "blocked_exact": "blocked" not in measured[queue.name].estimated,
                 "attention": self.attention(found.alerts),
-                "ranges": [
-                    (each.label, each is chosen, f"?range={key}") for key, each in RANGES.items()
+                "tabs": [
+                    (each.label, f"?range={key}", each is chosen) for key, each in RANGES.items()
                 ],
                 "charts": happened.charts,
                 "failures": [

@@ -133,11 +133,6 @@ class QueueAdmin(PageAdmin):
         overview = (gettext("Charts and consumers"), self.url("queue_overview", obj.pk))
         return [overview, *super().tools(request, obj)]
 
-    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        if db_field.name == "dead_letter_queue":
-            kwargs["queryset"] = queues_for(request)
-        return super().formfield_for_foreignkey(db_field, request, **kwargs)
-
     def get_fieldsets(self, request: HttpRequest, obj: Queue | None = None) -> Any:
         delivery = ["visibility_timeout", "max_deliveries", "dead_letter_queue", "notify"]
         seen = allowed(request)

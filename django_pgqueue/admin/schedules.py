@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin import generic
-from django_pgqueue.admin.access import allowed, queues_for
+from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.base import PageAdmin
 from django_pgqueue.admin.durations import SpanField
 from django_pgqueue.admin.json_text import JSONText
@@ -174,11 +174,6 @@ class ScheduleAdmin(PageAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         return self.fieldsets if obj else self.fieldsets[:-1]
-
-    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        if db_field.name == "queue":
-            kwargs["queryset"] = queues_for(request)
-        return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
     @admin.display(description=gettext_lazy("next ticks"))
     def next_ticks(self, schedule: Schedule) -> str:
