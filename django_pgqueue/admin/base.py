@@ -29,9 +29,6 @@ __all__ = ["CAP", "PageAdmin", "RecordAdmin", "column"]
 #: Maximum number of rows that a list counts, pages through and acts on.
 CAP = 10_000
 
-#: Whether Django's admin templates write breadcrumbs as a list.
-CRUMBS_ARE_A_LIST = django.VERSION >= (6, 1)
-
 
 class CappedPaginator(generic.Paginator):
     """Counts at most CAP rows, since an exact count would read the whole table."""
@@ -204,7 +201,7 @@ class PageAdmin(generic.ModelAdmin):
             template,
             {
                 **self.admin_site.each_context(request),
-                "crumbs_are_a_list": CRUMBS_ARE_A_LIST,
+                "crumbs_are_a_list": django.VERSION >= (6, 1),
                 "opts": self.opts,
                 "media": self.media,
                 **self.with_nav(request),

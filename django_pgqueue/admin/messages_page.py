@@ -118,9 +118,7 @@ class Listed(NamedTuple):
         return json.dumps(told, cls=DjangoJSONEncoder, ensure_ascii=False) + "\n"
 
 
-def read(
-    found: Sequence[Found], bodies: int = EXPORTED, length: int | None = None
-) -> list[Listed]:
+def read(found: Sequence[Found], bodies: int = EXPORTED, length: int | None = None) -> list[Listed]:
     """Read these messages, and return them in the same order.
 
     Arguments:

@@ -194,9 +194,7 @@ class Search(Targets):
         given = (self.group, self.attempts, self.older, self.newer, self.terms, self.ids)
         return any(given) or self.place in UNINDEXED
 
-    def find(
-        self, limit: int, after: Found | None = None, *, look: int | None = None
-    ) -> Looked:
+    def find(self, limit: int, after: Found | None = None, *, look: int | None = None) -> Looked:
         """Return the first ``limit`` messages after ``after``, in list order.
 
         Arguments:
