@@ -302,7 +302,7 @@ class Search(Targets):
             sql, values = term.condition(number)
             outer.append(sql)
             params |= values
-        is_live = self.place is not None and self.place in LIVE
+        is_live = self.place in LIVE
         if outer:
             conditions.append(
                 "EXISTS (SELECT FROM pgqueue_message m WHERE m.id = s.id "
