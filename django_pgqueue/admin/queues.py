@@ -28,6 +28,7 @@ from django_pgqueue.admin.send import SendPage
 from django_pgqueue.errors import QueueBusy, QueueNotFound
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.templatetags.pgqueue_admin import counted
+from django_pgqueue.validators import validate_queue_name
 
 __all__ = ["QueueAdmin"]
 
@@ -71,6 +72,7 @@ class QueueForm(generic.ModelForm):
 
     def clean_name(self) -> str:
         name: str = self.cleaned_data["name"]
+        validate_queue_name(name)
         if Queue.objects.using(self.instance.alias).named(name).exists():
             raise forms.ValidationError(
                 _("There is a queue of that name; upper and lower case count as equal.")
