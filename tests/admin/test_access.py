@@ -82,8 +82,7 @@ def test_nothing_of_other_queues_is_on_any_page(shared):
     failed = ArchivedMessage.objects.get(queue=ours, state="FAILED")
     secret = Message.objects.filter(queue=theirs).latest("pk").pk
     kind, secret_kind = (
-        Failures([each.pk], [], WINDOWS["1h"]).groups(1)[0].kind
-        for each in (ours, theirs)
+        Failures([each.pk], [], WINDOWS["1h"]).groups(1)[0].kind for each in (ours, theirs)
     )
     of_theirs = reverse("admin:django_pgqueue_message_failure", args=[secret_kind])
     for each in (ours, theirs):
