@@ -218,15 +218,10 @@ def test_a_read_is_refused_in_a_transaction_of_its_own_database_only():
             queue("orders").read()
 
 
-@pytest.fixture
-def routed(settings: Any) -> None:
-    """Everything of the queues is in the database "other"."""
+@both_committed
+def test_the_transaction_that_counts_is_that_of_the_queues_database(committed, settings):
     settings.PGQUEUE = {"DATABASE": "other"}
     settings.DATABASE_ROUTERS = ["django_pgqueue.routers.QueueRouter"]
-
-
-@both_committed
-def test_the_transaction_that_counts_is_that_of_the_queues_database(committed, routed):
     Message.objects.create_queue("orders")
 
     with rolled_back("other"):

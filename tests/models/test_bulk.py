@@ -55,11 +55,8 @@ def driven(*bulk_actions: BulkAction) -> list[tuple[str, int, int]]:
 
 
 @pytest.fixture
-def dead(orders: BoundQueue) -> list[int]:
+def dead(orders: BoundQueue, dead_letters: BoundQueue) -> list[int]:
     """The ids of 25 dead letters of orders."""
-    target = Message.objects.create_queue("dead")
-    Queue.objects.filter(name="orders").update(dead_letter_queue=target)
-    Queue.objects.forget_all()
     ids = orders.send_batch(list(range(25)))
     for message in orders.read(qty=25):
         message.reject("no")

@@ -9,11 +9,8 @@ from django.db import OperationalError
 
 from tests.actors import begin, call, commit, execute, rollback
 from tests.conftest import run_sql
+from tests.engine.send.test_once import bodies
 from tests.waiting import until
-
-
-def bodies(orders: Any) -> list[Any]:
-    return [message.body for message in orders.read(qty=99)]
 
 
 def is_waiting(future: Any) -> bool:
