@@ -298,10 +298,10 @@ class _Database:
     """Accesses the queues and bindings of a database, with the models of the migration's state."""
 
     def __init__(self, connection: Any, apps: Apps) -> None:
-        self.connection = connection
+        self.connection: Any = connection
         self._apps = apps
-        self.queue_model = self._model("Queue")
-        self._queues = self.queue_model._base_manager.using(connection.alias)
+        self.queue_model: Any = self._model("Queue")
+        self._queues: Any = self.queue_model._base_manager.using(connection.alias)
 
     def _model(self, name: str) -> Any:
         try:

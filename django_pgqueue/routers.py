@@ -46,4 +46,4 @@ class QueueRouter:
     def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool | None:
         if app_label != APP or not settings.DATABASE:
             return None
-        return db == settings.DATABASE
+        return db == str(settings.DATABASE)

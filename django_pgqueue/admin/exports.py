@@ -161,7 +161,7 @@ def _state_of_run(run: Any) -> str:
     if run.state == ExportRun.State.DONE:
         return _("done")
     if run.resumed_by_id is not None:
-        return _("failed, resumed by run %s") % run.resumed_by_id
+        return str(_("failed, resumed by run %s") % run.resumed_by_id)
     if run.running and run.state != ExportRun.State.FAILED:
         return _("running")
     error = run.error.partition("\n")[0]

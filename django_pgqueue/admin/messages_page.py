@@ -228,7 +228,7 @@ class MessagesPage(Page):
         return f"?{urlencode(told)}"
 
     def _tabs(self, search: Search) -> list[tuple[str, str, bool]]:
-        tabs = [
+        tabs: list[tuple[Any, str, bool]] = [
             (_("All"), "", search.place is None and not search.archived),
             *((place.label, place.value, place is search.place) for place in LIVE),
             (_("Archived"), "archived", search.archived),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+from typing import Any
 from uuid import UUID
 
 from django.db import connections
@@ -17,7 +18,7 @@ from django_pgqueue.engine.statements import load
 def hold(token: UUID, seconds: float, *, using: str) -> bool:
     """Take or renew the lease for ``seconds``. Returns False if another token holds it."""
     process = f"{socket.gethostname()}:{os.getpid()}"
-    params = {"token": token, "process": process, "seconds": seconds}
+    params: dict[str, Any] = {"token": token, "process": process, "seconds": seconds}
     with connections[using].cursor() as cursor:
         cursor.execute(load("hold", __package__), params)
         return bool(cursor.rowcount)
