@@ -117,8 +117,11 @@ def export(
                 _finish(connection, lake, run, manifest)
             lake = runs.open_lake(connection, path, *asked)
         files.sweep(path)
+        # Messages that were removed are no error: the run names their queues.
         options = replace(
-            Options.parse({"url": url}), subscribe=lake.queues, rows_per_partition=rows_per_task
+            Options.parse({"url": url, "failOnDataLoss": "false"}),
+            subscribe=lake.queues,
+            rows_per_partition=rows_per_task,
         )
         low, high = lake.exported_below, planning.server(connection).now.xmin
         schemas = body_columns.declare(

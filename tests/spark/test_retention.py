@@ -286,3 +286,14 @@ def test_export_names_the_queues_that_retention_took_messages_of(
     assert export(spark, url, lake, tell=told.append).rows == 2
 
     assert any("lacks messages of queue 'orders'" in line for line in told)
+
+
+def test_first_export_has_what_retention_has_left(
+    spark: Any, url: str, lake: str, finish_long_ago: Finish
+) -> None:
+    finish_long_ago(5)
+    queue("orders").maintain()
+    left = finish_long_ago(2)
+
+    assert export(spark, url, lake).rows == 2
+    assert sorted(row.id for row in lake_source.read(spark, lake).collect()) == left
