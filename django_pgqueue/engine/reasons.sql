@@ -25,6 +25,7 @@ CASE
            WHEN s.needs_slot AND g.is_fifo AND g.taken > 0 THEN 'group'
            WHEN s.needs_slot AND g.leased >= g.slots AND NOT g.by_start THEN 'group_limit'
            WHEN s.needs_slot AND g.free_at IS NOT NULL THEN 'group_rate'
+           WHEN s.needs_slot AND g.taken >= g.slots AND g.by_start THEN 'group'
            WHEN s.needs_slot AND g.taken >= g.slots THEN 'group_limit'
            ELSE q.held
        END

@@ -213,6 +213,14 @@ def test_each_message_tells_why_it_waits():
     assert until[0] == until[1] > timezone.now()
 
 
+def test_at_a_group_rate_a_message_is_behind_heads_that_have_not_started():
+    orders = limited(group_rate="1/h", group_burst=2)
+    ids = [orders.send(n, group="a") for n in range(3)]
+    orders.send("first", priority=1)
+    assert bodies(orders.read()) == ["first"]
+    assert reasons(orders, *ids) == [None, None, "group"]
+
+
 def test_messages_of_a_whole_queue_tell_why_they_wait():
     orders = limited(limit=1)
     ids = [orders.send(n) for n in range(2)] + [orders.send(2, delay=60)]
