@@ -1,8 +1,7 @@
 """Where this process's next read of a queue begins: behind the last ready row that it took.
 
 It need not skip the dead rows of messages that were read, which vacuum cannot remove under an old
-snapshot (docs/design.md, "Long transactions"). The search for rechecks of groups likewise begins
-behind those that were processed.
+snapshot. The search for rechecks of groups likewise begins behind those that were processed.
 
 A message may become ready before that position: its transaction committed late, or another process
 gave it back. A *sweep*, a read from the start, finds it. A sweep follows each read that found too
