@@ -9,16 +9,12 @@ from typing import Any
 import pytest
 
 from django_pgqueue import cron, schedules
-from django_pgqueue.management.diagnosis import Finding, Limits, examine
 from django_pgqueue.models import Message, Queue, Schedule
-from tests.schedules.clocks import mend
+from tests.schedules.clocks import DAY, NOON, UTC, found, mend
 from tests.schedules.clocks import send_due as due
 
-UTC = dt.timezone.utc
-NOON = dt.datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = dt.timedelta(minutes=1)
 HOUR = dt.timedelta(hours=1)
-DAY = dt.timedelta(days=1)
 YEAR = 365 * DAY
 
 TIMES = pytest.mark.parametrize("times", [{"cron": "0 12 * * *"}, {"interval": DAY}], ids=str)
@@ -32,10 +28,6 @@ def made(tick: dt.datetime = NOON, **values: Any) -> Schedule:
 
 def sent() -> list[str]:
     return [m.headers["x-schedule"]["at"][:10] for m in Message.objects.order_by("pk")]
-
-
-def found() -> list[Finding]:
-    return [each for each in examine("default", Limits()) if each.check == "schedules"]
 
 
 @TIMES

@@ -9,15 +9,11 @@ from typing import Any
 import pytest
 
 from django_pgqueue import consumer, queue, schedule, schedules
-from django_pgqueue.management.diagnosis import Finding, Limits, examine
 from django_pgqueue.models import Message, Process, Queue, Schedule
+from tests.schedules.clocks import DAY, NOON, UTC, found
 from tests.waiting import until
 from tests.worker.test_processes import url
 from tests.working.running import runconsumer
-
-UTC = dt.timezone.utc
-NOON = dt.datetime(2026, 1, 1, 12, tzinfo=UTC)
-DAY = dt.timedelta(days=1)
 
 
 class Running:
@@ -63,10 +59,6 @@ def _register_again(handler: Any) -> None:
 def running() -> list[str]:
     """The names of the active schedules."""
     return list(Schedule.objects.filter(ended_at=None).values_list("name", flat=True))
-
-
-def found() -> list[Finding]:
-    return [each for each in examine("default", Limits()) if each.check == "schedules"]
 
 
 def test_a_renamed_function_is_one_schedule_after_its_deploy(orders):

@@ -11,7 +11,6 @@ import pytest
 from django.db import OperationalError, connection
 
 from django_pgqueue import consumer, queue, schedule, schedules, signals
-from django_pgqueue.management.diagnosis import Limits, examine
 from django_pgqueue.models import BoundQueue, Message, Queue, Schedule
 from django_pgqueue.observability import logs
 from tests.actors import begin, commit, execute
@@ -19,16 +18,12 @@ from tests.conftest import run_sql
 from tests.hearing import listening
 from tests.management.calling import call
 from tests.management.roles import acting, role
-from tests.schedules.clocks import send_due
+from tests.schedules.clocks import DAY, NOON, UTC, found, send_due
 from tests.waiting import until
 from tests.worker.test_processes import url
 from tests.working.running import Command, runconsumer
 
 __all__ = ["role"]
-
-UTC = dt.timezone.utc
-NOON = dt.datetime(2026, 1, 1, 12, tzinfo=UTC)
-DAY = dt.timedelta(days=1)
 
 
 def made(queue_name: str, **values: Any) -> Schedule:
@@ -198,7 +193,7 @@ def test_the_doctor_reports_a_schedule_that_cannot_be_sent(mails):
     refuse("mails")
     due()
 
-    texts = [each.text for each in examine("default", Limits()) if each.check == "schedules"]
+    texts = [each.text for each in found()]
 
     assert "schedule mails cannot be sent: no messages on holidays" in texts
 

@@ -14,13 +14,10 @@ from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.models import LiveMessage, Message, Queue, Schedule
 from tests.actors import begin, commit, execute
 from tests.hearing import heard
+from tests.schedules.clocks import DAY, NOON, UTC
 from tests.schedules.clocks import send_due as due
 from tests.tasks.framework import needs_tasks
 from tests.worker.consuming import InThread
-
-UTC = dt.timezone.utc
-NOON = dt.datetime(2026, 1, 1, 12, tzinfo=UTC)
-DAY = dt.timedelta(days=1)
 
 
 @pytest.fixture
