@@ -27,4 +27,4 @@ def follow(queue: str | Queue, heads: list[Receipt], **options: Any) -> list[Mes
 def run_out() -> None:
     """Let all leases and delays end."""
     for table in ("pgqueue_lease", "pgqueue_deferred"):
-        run_sql(f"UPDATE {table} SET vt = statement_timestamp() - interval '1 second'")
+        run_sql(f"UPDATE {table} SET vt = statement_timestamp()")

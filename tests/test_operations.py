@@ -29,6 +29,7 @@ pytestmark = pytest.mark.django_db
 def state():
     from django.apps import apps
 
+    Queue.objects.forget_all()
     return ProjectState.from_apps(apps)
 
 

@@ -10,11 +10,12 @@ from django.db import connection
 from django_pgqueue import queue
 from django_pgqueue.acks import Failure, Reject, Retry
 from django_pgqueue.conf import settings
-from django_pgqueue.engine.settle import attempts as attempts_of
+from django_pgqueue.engine.settle import outcomes
 from django_pgqueue.maintenance import upkeep
 from django_pgqueue.maintenance.work import Work
 from django_pgqueue.models import ArchivedMessage, Attempt, BoundQueue, Message, Queue
 from django_pgqueue.retries import Constant, NoRetry
+from django_pgqueue.types import Receipt, Settled
 
 
 class CardRefused(Exception):
@@ -104,7 +105,8 @@ def test_an_attempt_whose_lease_was_lost_is_not_kept(orders):
 
 def note(orders: BoundQueue, message_id: int, number: int, text: str = "no") -> None:
     found = Message.objects.resolve(orders.name)
-    attempts_of.note(found.opened, [(message_id, Failure.of(ValueError(text), number))], None)
+    failures = {Receipt(message_id, 1): Failure.of(ValueError(text), number)}
+    outcomes._noting(found.opened, failures, None, Settled)
 
 
 def test_the_last_attempts_are_kept_only(orders, pgqueue):
