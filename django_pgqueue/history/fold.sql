@@ -1,5 +1,5 @@
 -- Merges a queue's rows of one minute (span 60) or of one hour (span 3600) into one row, for a batch
--- of queues. Consumers no longer write to a merged row (note.sql).
+-- of queues and spans. Consumers no longer write to a merged row (note.sql).
 WITH chosen AS MATERIALIZED (
     SELECT DISTINCT queue_id,
            date_bin(make_interval(secs => %(span)s), bucket, timestamptz 'epoch') AS start

@@ -24,7 +24,7 @@ SETTLED = dt.timedelta(minutes=3)
 MISSED = dt.timedelta(minutes=15)
 #: Rows of minutes are kept at least this long before they are folded into hours.
 MINUTES_KEPT = dt.timedelta(hours=1)
-#: Queues per statement when hours are folded; 50 times as many for minutes, with fewer rows.
+#: Hours, each of one queue, that one statement folds; or 50 times as many minutes, with fewer rows.
 FOLDED = 200
 
 #: Rows of hours are kept for this time, but at most MOST_HOURS rows: less time with many queues.
@@ -49,7 +49,7 @@ def keep_history(alias: str) -> float:
 
 
 def _sample(alias: str) -> None:
-    """Write depth, largest age and sent messages to the current minute of each queue."""
+    """Write each queue's depth, largest age and sent messages to the row of the minute."""
     rows = [
         {"name": m.queue_name, "depth": m.length, "oldest": m.oldest_age, "total": m.total}
         for m in measuring.metrics_of_all(runner(alias))
@@ -90,7 +90,7 @@ def _run_alone(alias: str, name: str, **params: Any) -> int:
     """Run ``<name>.sql`` in a transaction of its own.
 
     Returns the number that it selects, or else the number of rows that it changed; 0 if another
-    process runs such a statement now.
+    process holds the lock.
     """
     with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_xact_lock(hashtextextended('pgqueue.history', 0))")

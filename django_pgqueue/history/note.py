@@ -32,8 +32,8 @@ class Counted(Protocol):
 class Recorder:
     """Writes the history of a process's subscriptions in one database.
 
-    It must not disturb the consumer: an error is logged once, and the next write includes the
-    missing counts.
+    It must not disturb the consumer: a lasting error is signalled once, and the next write
+    includes the missing counts.
     """
 
     def __init__(self, alias: str, subscriptions: Iterable[Counted]) -> None:

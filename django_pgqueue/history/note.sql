@@ -1,5 +1,5 @@
--- Writes the rows of a consumer process for one minute. Each write replaces the earlier one, so it
--- may be repeated. Skips dropped queues, and minutes that may have been folded (fold.sql).
+-- Writes a consumer process's history rows of one minute. Each write replaces the earlier one, so a
+-- write may be repeated. Skips dropped queues, and minutes that may have been folded (fold.sql).
 INSERT INTO pgqueue_history AS h
     (queue_id, bucket, seconds, process_id, completed, retried, failed, dead_lettered, expired,
      lost, busy, waits, runs, sent)

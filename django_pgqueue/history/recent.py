@@ -13,7 +13,7 @@ from django.db import connections
 from django_pgqueue.engine.statements import load
 from django_pgqueue.history.histograms import quantile
 
-#: The number of slots in an hour: the last one is the current minute, the others have two minutes.
+#: Time slots in an hour: the last one is the current minute, the others have two minutes each.
 SLOTS = 31
 #: What counts as recent: in seconds for wait and run times, in slots for counts.
 LATELY, LATELY_SLOTS = 600, 6
@@ -63,7 +63,7 @@ def total(counts: Iterable[Counts]) -> Counts:
 
 @dataclass
 class Recent:
-    """The last hour of one or more queues: counts by slot, the oldest first."""
+    """The last hour of one or more queues: counts by time slot, the oldest first."""
 
     slots: list[Counts] = field(default_factory=lambda: [Counts()] * SLOTS)
 
@@ -89,7 +89,10 @@ class Recent:
 
     @property
     def failing_for(self) -> int | None:
-        """Seconds for which attempts have been failing, back to a slot whose attempts succeeded."""
+        """Seconds for which attempts have been failing, since a slot in which all succeeded.
+
+        None if none failed since then.
+        """
         since = None
         for back, slot in enumerate(reversed(self.slots)):
             if slot.bad:

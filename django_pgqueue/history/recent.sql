@@ -1,4 +1,5 @@
--- Queues' counts in the last hour, by slot. Slot 0 is the current minute, others have two minutes.
+-- Queues' counts in the last hour, by time slot. Slot 0 is the current minute, the others have two
+-- minutes each.
 SELECT queue_id, s.slot, sum(sent)::bigint, sum(completed)::bigint, sum(retried)::bigint,
        sum(failed)::bigint, sum(dead_lettered)::bigint, sum(expired)::bigint
 FROM pgqueue_history

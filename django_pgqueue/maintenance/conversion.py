@@ -50,7 +50,7 @@ R = TypeVar("R")
 Progress = Callable[[int, int], None]
 
 #: For each try, the seconds to wait for the locks, and the seconds to pause after it. Other
-#: sessions wait during the first, and proceed during the second. The last pair is repeated.
+#: sessions wait while a try waits, and proceed in its pause. The last pair is repeated.
 TRIES = ((0.01, 0.05), (0.02, 0.1), (0.05, 0.2), (0.1, 0.5), (0.1, 1.0))
 
 #: A new bound lies at least this far ahead, so that there is time to validate it.
@@ -129,8 +129,8 @@ def _change(queue: StoredQueue, interval: dt.timedelta | None, progress: Progres
     if interval is None:
         if partitioned:
             raise InvalidArgument(
-                f"queue {queue.name!r} has partitions and cannot lose them. Make a new queue "
-                f"without partitions, send messages there, and move those in this one with "
+                f"queue {queue.name!r} is partitioned and cannot be unpartitioned. Make a new "
+                f"queue without partitions, send messages there, and move those in this one with "
                 f"queue({queue.name!r}).redrive(to=...). Drop {queue.name!r} when its archive is "
                 f"not needed any more"
             )
@@ -146,7 +146,7 @@ def _change(queue: StoredQueue, interval: dt.timedelta | None, progress: Progres
 
 
 def _into_partitions(queue: StoredQueue, interval: dt.timedelta, progress: Progress) -> None:
-    """Bound, build and switch. Start over if the bound passes before the switch."""
+    """Bound, build and switch. Start over if the bound's time passes before the switch."""
     while True:
         until = _bound(queue, interval, progress)
         new = partial(build, until=until, interval=interval, unlogged=queue.unlogged)
@@ -155,7 +155,7 @@ def _into_partitions(queue: StoredQueue, interval: dt.timedelta, progress: Progr
 
 
 class _TooLate(Exception):
-    """The bound has passed, so new rows may be later than the bound."""
+    """The bound's time has passed before the switch."""
 
 
 # Step 1: the bound
@@ -167,7 +167,8 @@ def _bound(queue: StoredQueue, interval: dt.timedelta, progress: Progress) -> dt
     found = _do(queue, bounds.find_bounds)
     rows = {parent: _do(queue, estimate_rows, parent) for parent in PARENTS}
     done, total = 0, sum(rows.values())
-    # Bounds messages before outcomes: an outcome has its message's time, and must not be refused.
+    # Bound messages before outcomes: an outcome has its message's time, and the archive's bound
+    # must not refuse it.
     for parent in PARENTS:
         progress(done, total)
         if parent not in found:
@@ -179,7 +180,7 @@ def _bound(queue: StoredQueue, interval: dt.timedelta, progress: Progress) -> dt
 
 
 def _moment(queue: StoredQueue, interval: dt.timedelta) -> dt.datetime:
-    """Return the time for the bounds: that of an interrupted call, if it is not too soon."""
+    """Return the time for the bounds: an interrupted call's, if at least MARGIN / 2 ahead."""
     now = _do(queue, lambda cursor, _: server_time(cursor))
     for until in _do(queue, bounds.find_bounds).values():
         if until >= now + MARGIN / 2:
@@ -276,9 +277,9 @@ def _copy_owner(cursor: Any, source: str, target: str) -> None:
 
 
 def _take_triggers(cursor: Any, table: str) -> list[str]:
-    """Drop the triggers by row. Returns the statements that make them again.
+    """Drop row-level triggers without transition tables. Returns statements that create them again.
 
-    A partitioned table has them for all of its partitions.
+    On the partitioned table they apply to all of its partitions.
     """
     cursor.execute(
         "SELECT quote_ident(tgname), pg_get_triggerdef(oid) FROM pg_trigger "
@@ -310,7 +311,8 @@ def replace_partitions(cursor: Any, queue_id: int, interval: dt.timedelta, unlog
             kept.append(partition)
     defaults = [partition for partition in kept if not partition.has_range]
     for start, end in missing_ranges(kept, now, interval):
-        # Skips ranges with rows in a default partition: maintenance makes these partitions later.
+        # Skip a range if a default partition has rows from its start on: maintenance makes the
+        # partition later.
         if not any(_has_rows_from(cursor, default, start) for default in defaults):
             create_partition(cursor, queue_id, start, end, unlogged=unlogged)
     _set_interval(cursor, queue_id, interval)

@@ -1,4 +1,4 @@
--- Takes or renews the lease of maintenance. Changes nothing while another process holds it.
+-- Takes or renews the maintenance lease. Changes nothing while another process holds it.
 INSERT INTO pgqueue_maintenance AS m (id, token, process, until)
 VALUES (1, %(token)s, %(process)s, statement_timestamp() + make_interval(secs => %(seconds)s))
 ON CONFLICT (id) DO UPDATE

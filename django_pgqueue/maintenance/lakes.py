@@ -11,14 +11,14 @@ from django.db import connections
 from django_pgqueue.engine.statements import compose
 from django_pgqueue.maintenance.work import Work
 
-#: An export is late this many seconds after its last successful run: one day and two hours.
+#: A lake is late this many seconds after its last successful export: one day and two hours.
 LATE = 26 * 3600.0
 
 
 def exported_below(work: Work) -> int | None:
     """Return the ``archive_xid`` below which outcomes may be removed, or None if all may.
 
-    This is the position of the slowest lake that holds retention. A lake from another server has a
+    This is the lowest position of the lakes that hold retention. A lake from another server has a
     transaction of that server as its position. It counts as 0: nothing may be removed.
     """
     return min((below if ours else 0 for _, below, ours in _holding(work)), default=None)
@@ -32,8 +32,8 @@ def foreign_lakes(work: Work) -> list[str]:
 def note_removal(work: Work, last_xid: int | None) -> None:
     """Raise the purge mark: outcomes up to transaction ``last_xid`` may have been removed.
 
-    Called in the transaction that removes the outcomes. A stream that has not read them stops at
-    the mark.
+    Called in the transaction that removes the outcomes. A stream that has not read the
+    outcomes stops at the mark.
     """
     if last_xid is not None:
         work.fetch("purge_mark", {"below_xid": last_xid + 1})
@@ -55,17 +55,17 @@ class LakeHealth:
     running: bool
     seconds: float  # seconds since exported_at, or since the first try
     behind: int  # archived messages that the lake lacks
-    held: int  # expired messages that are kept for this lake
+    held: int  # messages past the retention that are kept for this lake
     failures: int  # failed runs since the last successful one
     error: str  # first line of the last failed run's error
 
     def is_late(self, after: float = LATE) -> bool:
-        """Whether messages have waited for longer than ``after`` seconds for an export."""
+        """Whether the lake lacks messages, and its last export is over ``after`` seconds ago."""
         return self.behind > 0 and self.seconds > after
 
 
 def health(using: str, most: int) -> list[LakeHealth]:
-    """Return the state of every lake's exports, by path. Counts of messages stop at ``most``.
+    """Return the state of every lake's exports, sorted by path. Counts messages up to ``most``.
 
     >>> [lake.path for lake in health("default", 10_000) if lake.failures]
     ['s3://shop/lake']
@@ -76,7 +76,7 @@ def health(using: str, most: int) -> list[LakeHealth]:
 
 
 def _parts(queue: str) -> dict[str, str]:
-    """Return parts of statements on lakes, alias ``l``. ``queue`` is SQL for a queue's name."""
+    """Return SQL fragments for statements on lakes (``l``). ``queue`` is SQL for a queue's name."""
     takes = compose("lakes/takes", {"queue": queue}, __package__)
     return {"takes": takes, "running": is_running("l.path")}
 

@@ -1,4 +1,4 @@
--- Deletes a batch of a queue's attempts, except the newest ones. Skips the newest ones by an index.
+-- Deletes a batch of a queue's attempts, but none of the newest, which it skips in an index.
 DELETE FROM pgqueue_attempt WHERE id = ANY(ARRAY(
     SELECT id FROM pgqueue_attempt WHERE queue_id = {queue_id}
     ORDER BY at DESC, id DESC OFFSET %(kept)s::integer LIMIT %(batch)s))

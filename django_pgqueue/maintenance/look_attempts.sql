@@ -1,4 +1,5 @@
--- A page of attempts, with a flag: the message still exists, here or in the dead-letter queue.
+-- Returns a page of attempts, each with whether its message still exists, in this queue or in the
+-- dead-letter queue.
 -- Pages are in index order, so that the statement is fast for any number of attempts.
 WITH looked AS MATERIALIZED (
     SELECT id, message_id, at FROM pgqueue_attempt

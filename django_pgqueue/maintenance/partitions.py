@@ -3,7 +3,7 @@
 A queue's tables are partitions, by queue, of ``pgqueue_message`` and ``pgqueue_archive``. With a
 ``partition_interval`` they are partitioned again, by ``enqueued_at``. A partition is made as a
 table and then attached: ``CREATE TABLE ... PARTITION OF`` would take ACCESS EXCLUSIVE on the
-parent, so that a long read would block every queue.
+parent, and block every queue while it waits for a long read.
 """
 
 from __future__ import annotations
@@ -92,14 +92,14 @@ def make_table(cursor: Any, name: str, parent: str, *, unlogged: bool) -> None:
     kind = "UNLOGGED TABLE" if unlogged else "TABLE"
     cursor.execute(f"CREATE {kind} {name} (LIKE {parent} INCLUDING ALL) {_STORAGE}")
     if parent.startswith(MESSAGE):
-        # A statement fires the triggers of the table that it names, so each partition has it.
+        # A statement fires the triggers of the table that it names, so each table has the trigger.
         cursor.execute(send_trigger(name))
 
 
 def make_partitioned(cursor: Any, name: str, parent: str, queue_id: int, *, unlogged: bool) -> None:
     """Make a table partitioned by time, with a default partition only. The caller attaches it.
 
-    The default partition takes rows that no other partition takes, so that no send fails.
+    The default partition takes the rows outside all other partitions, so that no send fails.
     """
     default = f"{own_table(parent, queue_id)}_default"
     cursor.execute(
@@ -152,7 +152,7 @@ def lock_for_change(cursor: Any, queue_id: int) -> None:
 def lock_for_drop(cursor: Any, queue_id: int, partition: Partition) -> bool:
     """Take the locks for dropping a partition. Returns False if it no longer exists.
 
-    They block every use of the queue until the end of the transaction: set ``lock_timeout``.
+    The locks block every use of the queue until the transaction ends: set ``lock_timeout``.
     """
     tables = [f"ONLY {table}" for table in own_tables(queue_id)]
     for each in reversed(find_partitions(cursor, queue_id)):

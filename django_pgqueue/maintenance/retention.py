@@ -52,7 +52,8 @@ def remove_expired(work: Work) -> None:
 def _find_expired(work: Work) -> None:
     """Set ``before``, ``refused`` and ``foreign_lakes`` by the retention and the lakes.
 
-    Receivers of ``retention_due`` may return an earlier time. False or an exception refuses.
+    Receivers of ``retention_due`` may return an earlier time. False or an exception
+    refuses any removal.
     """
     queue = work.queue
     if queue.retention is None:
@@ -72,7 +73,7 @@ def _find_expired(work: Work) -> None:
 
 
 def _drop_partitions(work: Work, before: dt.datetime) -> None:
-    """Drop expired partitions, each in a transaction that locks the queue for some milliseconds."""
+    """Drop partitions past the retention. Each transaction locks the queue for some milliseconds."""
     for partition in work.partitions():
         if not partition.has_range or partition.end is None or partition.end > before:
             continue
@@ -91,7 +92,7 @@ def _drop_partitions(work: Work, before: dt.datetime) -> None:
 
 
 def _is_overdue(partition: Partition, before: dt.datetime) -> bool:
-    """Whether a partition's expired messages are deleted one by one, before it can be dropped.
+    """Whether a partition's old messages are deleted row by row, before it can be dropped.
 
     True once its end is older than ``before`` by the length of its range, and always if the range
     is unbounded.
@@ -111,7 +112,7 @@ def lives_in(work: Work, partition: Partition) -> bool:
 def _drop_if_expired(work: Work, partition: Partition, before: dt.datetime) -> bool:
     """Drop a partition if all its messages may be removed. Returns whether it was dropped.
 
-    Most checks run before the lock, since they take time; under it only new rows are checked.
+    Most checks run before the lock, since they take time; only new rows are checked under it.
     """
     newest_is_old = f"SELECT archived_at < %s FROM {partition.archive} ORDER BY id DESC LIMIT 1"
     if work.value(newest_is_old, [before]) is False:
@@ -167,7 +168,7 @@ def _drop(cursor: Any, work: Work, partition: Partition, outcomes: Outcomes) -> 
 
 
 def _prune_messages(work: Work, before: dt.datetime) -> None:
-    """Delete expired messages from the partitions that are not dropped as a whole."""
+    """Delete messages past the retention, row by row, from overdue and unbounded partitions."""
     for partition in work.partitions():
         if not _is_overdue(partition, before):
             continue
@@ -179,7 +180,7 @@ def _prune_messages(work: Work, before: dt.datetime) -> None:
 
 
 def _prune_partition(work: Work, partition: Partition, before: dt.datetime) -> None:
-    """Delete the expired outcomes of a partition, from the first page of its table to the last.
+    """Delete a partition's old outcomes with their messages, from the first page to the last.
 
     Each batch is a transaction of its own. It locks only rows that no other statement changes.
     """

@@ -51,8 +51,8 @@ def maintain(
 
     Arguments:
         patience: seconds to try for a lock, before a step is left to the next call.
-        stall: the most seconds, at least 0.001, that one try, and so other sessions, wait for a
-            lock.
+        stall: the most seconds that one try waits for a lock, while other sessions wait behind it;
+            at least 0.001.
         progress: called with the number of messages removed so far.
 
     >>> queue("orders").maintain().dropped
@@ -86,7 +86,7 @@ def maintain_or_tell(
 ) -> Maintained | None:
     """Call :func:`maintain` for one of many queues; its errors do not stop the other calls.
 
-    An error of the class ``caught`` is sent as ``maintenance_failed``, and the result has it.
+    An error of the class ``caught`` is sent as ``maintenance_failed``, and is in the result.
     Returns None if the queue was dropped. Raises the database's error if the connection is lost.
     """
     try:
@@ -101,6 +101,6 @@ def maintain_or_tell(
 
 
 def is_lost(alias: str) -> bool:
-    """Return whether this thread's connection is closed, as opposed to a statement that failed."""
+    """Whether this thread's connection is closed, so that no further statement can succeed."""
     connection = connections[alias].connection
     return connection is None or bool(connection.closed)

@@ -1,4 +1,4 @@
--- Delete slots of groups that have no message, and whose rate no longer delays the next one.
+-- Deletes slots of groups that have no head, and whose rate no longer delays the next head.
 WITH swept AS (
     DELETE FROM pgqueue_group WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM pgqueue_group

@@ -57,7 +57,8 @@ def drop_tables(cursor: Any, queue_id: int, *, name: str) -> None:
     """Drop a queue's tables and delete its rows in shared tables, but not the queue's own row.
 
     Takes ACCESS EXCLUSIVE on both parents, which blocks every queue until the end of the
-    transaction: set ``lock_timeout``. The queue's purge mark stays: streams detect the loss by it.
+    transaction: set ``lock_timeout``. The queue's purge mark stays: it tells streams that messages
+    were lost.
     """
     _mark_dropped(cursor, queue_id, name)
     _drop(cursor, queue_id)

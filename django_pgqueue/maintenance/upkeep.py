@@ -1,4 +1,4 @@
-"""The small steps of a round. They delete what removed messages leave behind."""
+"""The small steps of a round: repair the wake sequence, delete the rows of removed messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ PRUNED = 1000
 
 
 def repair_wake(work: Work) -> None:
-    """Make the sequence that limits notifications, if it is missing: then every send notifies."""
+    """Repair the sequence that throttles notifications: without it every send notifies.
+
+    Does nothing if the user may not call the function.
+    """
     work.value(
         "SELECT pgqueue_repair_wake(%s) "
         "WHERE has_function_privilege('pgqueue_repair_wake(integer)', 'EXECUTE')",
@@ -34,7 +37,7 @@ def sweep_keys(work: Work) -> None:
 
 
 def sweep_slots(work: Work) -> None:
-    """Delete the slots of groups that have been idle since their rate last delayed them."""
+    """Delete the slots of groups that have no head, and that their rate no longer delays."""
     while True:
         [(swept,)] = work.fetch("sweep_slots", {"batch": SWEPT})
         if swept < SWEPT:
@@ -43,9 +46,10 @@ def sweep_slots(work: Work) -> None:
 
 
 def prune_attempts(work: Work) -> None:
-    """Delete the oldest attempts beyond ``ATTEMPTS_PER_QUEUE``, and those without a message.
+    """Delete the oldest attempts beyond ``ATTEMPTS_PER_QUEUE``, and those whose message is gone.
 
-    With a retention, only reads attempts from before ``work.before``: later messages still exist.
+    With a retention, only attempts before ``work.before`` are read: the messages of later ones
+    still exist.
     """
     limit = {"kept": settings.ATTEMPTS_PER_QUEUE, "batch": PRUNED}
     while work.fetch("limit_attempts", limit):

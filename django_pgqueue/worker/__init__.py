@@ -3,12 +3,13 @@
 fetch   :mod:`.fetcher`  leases messages, woken by the :mod:`.listener`
 buffer  :mod:`.buffer`   holds them until a handler starts on them, FIFO groups in :mod:`.groups`
 run     :mod:`.workers`  run handlers in threads or on an event loop: :mod:`.execution`
-settle  :mod:`.settler`  writes the :mod:`.outcomes` together; :mod:`.endings` announces them
+settle  :mod:`.settler`  writes outcomes in batches; :mod:`.endings` counts and announces them
 
 A :mod:`.subscription` is one handler and its queue, with its buffer, its runs and its counts.
 :mod:`.leases` extends the leases of running messages, :mod:`.presence` writes the heartbeat, and
-:mod:`.maintenance` maintains the queues. :mod:`.consumer` puts the loops together for one process,
-:mod:`.supervisor` runs several. Everything about connections is in :mod:`.connections`.
+:mod:`.maintenance` maintains the queues. :mod:`.consumer` starts and stops the loops of one
+process, :mod:`.supervisor` runs several processes. Everything about connections is in
+:mod:`.connections`.
 """
 
 from __future__ import annotations

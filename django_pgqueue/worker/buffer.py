@@ -25,13 +25,14 @@ class FetchPlan:
         self.awake = awake
         #: The time of the next fetch, by time.monotonic().
         self.at = 0.0
-        #: The length of the last wait between two fetches, in seconds.
+        #: The wait planned after the last fetch, in seconds. It grows while fetches find nothing.
         self.wait = 0.0
         #: Whether a notification came after the last fetch began.
         self.notified = False
-        #: The last fetch returned a suspect. More may follow, so the next fetch asks for one.
+        #: The last fetch returned a suspect (:mod:`.quarantine`). More suspects may follow, so the
+        #: next fetch asks for one message.
         self.suspicious = False
-        #: The last fetch was full, so more messages are waiting.
+        #: The queue may have more messages: the last fetch was full, or the buffer was.
         self.more = False
         #: A fetch is running: its messages are neither in the buffer nor with a handler.
         self.fetching = False
@@ -40,7 +41,7 @@ class FetchPlan:
 
     def fetch_now(self) -> None:
         """Fetch at once: there may be new messages."""
-        # Set the flag before ``at``: the fetch loop, which may set ``at`` too, reads the flag last.
+        # Set ``notified`` first: the fetch loop sets ``at`` too, and reads ``notified`` after that.
         self.notified = True
         self.at = self.wait = 0.0
         self.awake.set()
@@ -49,8 +50,8 @@ class FetchPlan:
 class Buffer:
     """The leased messages of a subscription that no handler has started on.
 
-    All threads share it. They change the deque without a lock, by steps that are atomic in Python:
-    taking a lock for each message would take longer than many handlers.
+    All threads share it. They change the deque without a lock, by operations that are atomic in
+    Python: taking a lock for each message would take longer than many handlers.
     """
 
     def __init__(self, capacity: int, target: int, workers: int, plan: FetchPlan) -> None:
@@ -62,11 +63,11 @@ class Buffer:
         self.groups = Groups()
         #: Whether the workers should end.
         self.stopping = False
-        #: The events that wake the workers that read the queue themselves.
+        #: The events that wake this queue's LockedWorkers, which read the queue themselves.
         self.readers: list[threading.Event] = []
         self.messages: deque[Message] = deque()
         self._workers = workers
-        #: A handler's seconds per message, exponentially weighted.
+        #: The handler's mean seconds per message, exponentially weighted.
         self._pace: float | None = None
         self._filled = threading.Condition()
         #: The number of workers that wait for a message.
@@ -98,7 +99,7 @@ class Buffer:
         return lost
 
     def promote(self, settled: Sequence[Message]) -> None:
-        """Pass the messages behind the settled heads of FIFO groups to the workers."""
+        """Pass the next message of each settled message's FIFO group to the workers."""
         following = [self.groups.promote(message) for message in settled]
         if found := [message for message in following if message is not None]:
             self.messages.extend(found)
@@ -109,7 +110,7 @@ class Buffer:
             self.plan.fetch_now()
 
     def take(self, most: int = 1, *, wait: bool = False) -> list[Message]:
-        """Take up to ``most`` messages. ``wait``: for the first. Returns none when stopping."""
+        """Take up to ``most`` messages. ``wait``: wait for the first. Returns [] when stopping."""
         taken: list[Message] = []
         while not self.stopping:
             with contextlib.suppress(IndexError):
@@ -138,18 +139,18 @@ class Buffer:
         return taken + self.groups.take()
 
     def take_stale(self, is_stale: Callable[[Message], bool]) -> list[Message]:
-        """Remove and return the stale messages, and all behind them in their groups."""
+        """Remove and return the stale messages, and all messages behind a stale follower."""
         stale = self.groups.take(is_stale)
         for message in list(self.messages):
             if is_stale(message):
-                # If a worker takes a message at this moment, a later call tries again.
+                # If a worker takes a message at this moment, remove() fails; the next call retries.
                 with contextlib.suppress(ValueError, IndexError):
                     self.messages.remove(message)
                     stale.append(message)
         return stale
 
     def notice(self) -> None:
-        """Wake the workers that read the queue themselves: it may have new messages."""
+        """Wake the LockedWorkers: the queue may have new messages."""
         for reader in self.readers:
             reader.set()
 

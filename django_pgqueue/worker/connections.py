@@ -63,7 +63,8 @@ def configure(seconds: float, name: str) -> None:
 
 def parameters(alias: str) -> dict[str, Any]:
     """libpq's connection parameters for one of Django's databases."""
-    # Ask Django's wrapper: it knows which options are its own, and may have to start the server.
+    # Ask the database wrapper: it knows Django's own options, and a custom wrapper may start its
+    # server here (example_project).
     found = connections[alias].get_connection_params()
     return {
         name: value
@@ -89,7 +90,8 @@ def small_pools(
 ) -> Iterator[tuple[str, int, int, int]]:
     """Yield the pools that are too small for a process with these workers.
 
-    ``workers``: alias, handler, number of workers. Yields alias, pool's size, threads, need.
+    ``workers``: alias, handler, number of workers. Yields alias, pool size, threads and
+    connections needed.
     """
     threads: Counter[str] = Counter()
     for alias, handler, count in workers:
@@ -132,7 +134,7 @@ class Limit:
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
-        """Suspend the limit for a block, such as a handler; then start it again."""
+        """Suspend the limit for a block, such as a handler; then restart the limit."""
         self.deadline = float("inf")
         try:
             yield
@@ -140,7 +142,7 @@ class Limit:
             self.deadline = time.monotonic() + self.seconds
 
     def check(self) -> None:
-        """Cut the connections if the deadline has passed, and start the limit again."""
+        """If the deadline has passed, cut the connections and restart the limit."""
         now = time.monotonic()
         if now > self.deadline:
             self.deadline = now + self.seconds
@@ -154,7 +156,7 @@ def limited(*others: Any) -> Iterator[Limit]:
 
     Its statement then fails with an ordinary OperationalError. :func:`configure` sets the time.
     """
-    # Django's connections belong to their thread, so they are collected in it.
+    # Django's connections belong to a thread, so collect them here, in that thread.
     limit = Limit(_seconds, others or connections.all(), time.monotonic() + _seconds)
     _limits.add(limit)
     _start_checking()
@@ -175,7 +177,7 @@ def cut(connection: Any) -> None:
 
 @cache
 def _start_checking() -> None:
-    """Start the thread that checks the limits. Two would do no harm."""
+    """Start the thread that checks the limits. A race may start two, which does no harm."""
     threading.Thread(target=_check, name="pgqueue-limits", daemon=True).start()
 
 

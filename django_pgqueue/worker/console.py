@@ -1,4 +1,4 @@
-"""The output of a running consumer: a line at its start, the state of each queue, the counts."""
+"""The output of a running consumer: databases and queues, each queue's state, and final counts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Console:
         self._out.flush()
 
     def show(self) -> None:
-        """Draw the lines, or log them every half a minute."""
+        """Draw the lines, or log them every 30 seconds."""
         if self._live:
             self._draw([self._line(s) for s in self._consumer.subscriptions])
         elif time.monotonic() - self._logged >= _LOG_EVERY:

@@ -113,7 +113,7 @@ class Consumer:
         """Work until stopped. Calls ``every_second`` in this thread once a second."""
         with ExitStack() as at_end:
             if self.options.health_port is not None:
-                # Open the port first, so that nothing is leased if it is taken.
+                # Open the port first, so that no message is leased if the port is taken.
                 self._health = HealthServer(
                     self.report, self.options.health_host, self.options.health_port
                 )
@@ -172,7 +172,7 @@ class Consumer:
         return max(0, most - sum(s.counts.fetched for s in self.subscriptions))
 
     def _reserve(self, subscription: Subscription) -> bool:
-        """Count a message that is about to be read. Returns False if it may not be read."""
+        """Count a message that is about to be read. Returns False at ``max_messages``."""
         with self._reserving:
             if self.options.max_messages is not None and self._allowance() == 0:
                 return False
@@ -251,7 +251,8 @@ class Consumer:
     def _persist(self, operation: str, step: Callable[[], None], deadline: float) -> None:
         """Repeat a step of the shutdown until it succeeds, the deadline passes, or ``abort()``.
 
-        Even if it never succeeds nothing is lost: the leases run out, and others get the messages.
+        Even if the step never succeeds no message is lost: leases expire, and other consumers get
+        the messages.
         """
         wait = 0.05
         while True:
@@ -291,7 +292,7 @@ class Consumer:
         """Give up the runs of a handler, and release their messages.
 
         Their delivery is not counted, unless the process grew too large: one of its messages may be
-        the reason, and ``max_deliveries`` must then end it.
+        the cause, and ``max_deliveries`` must then end that message.
         """
         for running in list(subscription.running.values()):
             if subscription.handler.locked or not running.abandon():

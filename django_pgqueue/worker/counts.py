@@ -22,7 +22,8 @@ class Counts:
         self.leased = 0
         self.fetched = self.started = 0
         self.completed = self.retried = self.failed = self.cancelled = self.lost = 0
-        #: Messages that a read failed, because their deliveries ran out, or archived as EXPIRED.
+        #: Messages that a read failed because their deliveries ran out, and that it archived as
+        #: EXPIRED.
         self.exhausted = self.expired = 0
         self._lock = threading.Lock()
         #: Whether the process writes its queues' history, and so counts wait and run times.

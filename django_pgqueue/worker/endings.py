@@ -44,7 +44,10 @@ Ending = Outcome | Lost | Cancelled | Release
 
 
 def announce(subscription: Subscription, outcomes: Sequence[tuple[Message, Ending]]) -> None:
-    """Count and signal outcomes that were written, and leases that are gone."""
+    """Count endings and send their signals. Then pass the next messages of groups to the workers.
+
+    The followers of a lost message count as lost, too.
+    """
     by_kind: dict[type, list[tuple[Message, Any]]] = {
         kind: [] for kind in (Ack, Nack, Reject, Discard, Lost, Cancelled, Release)
     }

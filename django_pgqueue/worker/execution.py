@@ -35,14 +35,14 @@ from django_pgqueue.worker.running import Result, Running, Stage, guarded
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
 
-#: Types that a handler returns to set an outcome, or a batch handler in a list.
+#: Types of return values that set an outcome. A batch handler returns a list of them.
 _EXPLICIT = (Ack, Nack, BaseException)
 #: Maximum runs of a transactional handler while its transaction conflicts with others.
 _TRIES = 5
 
 
 class Execution:
-    """Runs a subscription's handler. All its workers share one object."""
+    """Runs a subscription's handler. All workers of the subscription share one Execution."""
 
     def __init__(self, subscription: Subscription, settler: Settler) -> None:
         self._subscription = subscription
@@ -52,7 +52,7 @@ class Execution:
         self._call = subscription.handler.wrapped()
 
     def run(self, messages: list[Message], thread: int | None = None) -> Running | None:
-        """Run a plain handler and settle its outcomes. Returns None without a run. Never raises."""
+        """Run a plain handler and settle its outcomes. Returns None if none ran. Never raises."""
         messages = self._sort_out(messages)
         if self._policy is AckPolicy.ACK_FIRST:
             messages = self._ack_first(messages)
@@ -71,7 +71,7 @@ class Execution:
     def run_locked(
         self, message: Message, thread: int | None, limit: Limit
     ) -> list[tuple[Message, Outcome]]:
-        """Run a handler in the transaction that has locked its message, and has this ``limit``.
+        """Run a handler in the transaction that has locked its message, under its ``limit``.
 
         Returns the outcomes, for the caller to write in the same transaction. If the handler
         raised, its work is rolled back to a savepoint.
@@ -84,7 +84,7 @@ class Execution:
         return self._outcomes_of(running, error, returned)
 
     def _run_and_settle(self, running: Running) -> Result:
-        """Run the handler and write its acks in one transaction.
+        """Run the handler and write its outcomes in one transaction.
 
         After a serialization failure or a deadlock the transaction is rolled back, and the handler
         runs again at once. The attempt is not counted.
@@ -170,10 +170,11 @@ class Execution:
         return running
 
     def _sort_out(self, messages: list[Message]) -> list[Message]:
-        """Return the messages to run on: drop those with an ended lease or an invalid body.
+        """Return the messages that the handler may run on. Settle or give up the others.
 
-        Leases end when the process is suspended for longer than the visibility timeout. Messages
-        that have expired are released: the next read archives them, by the server's clock.
+        The lease of a message has ended if the process was suspended for longer than the visibility
+        timeout. Expired messages are released: the next read archives them, by the server's clock.
+        Messages of a batch are rejected if their body is invalid.
         """
         now = time.monotonic()
         expired = [message for message in messages if message.lease_until <= now]
@@ -245,7 +246,7 @@ class Execution:
             )
             self._put((message, Release()) for message in running.messages)
         elif result.lost:
-            # The lost messages rolled the transaction back. The others are retried, and their
+            # A lost lease rolled the transaction back. The other messages are retried, and their
             # attempt counts.
             gone = set(result.lost)
             again = Nack(0.0, "another message of the batch was cancelled, or its lease was lost")
@@ -343,7 +344,7 @@ class Execution:
             return elsewhere.submit(extend).result()
 
     def give_up(self, running: Running) -> None:
-        """Settle an abandoned run as timed out. What its handler still does has no effect."""
+        """Settle an abandoned run as timed out. Its handler can no longer settle the messages."""
         if self._policy is AckPolicy.TRANSACTIONAL:
             running.explicit.clear()  # the handler's transaction never commits
         self._conclude(running, Result(error=HandlerTimeout()))

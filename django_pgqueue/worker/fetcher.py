@@ -39,7 +39,7 @@ class Fetcher(Loop):
         allowance: Callable[[], int] | None = None,
         awake: threading.Event | None = None,
     ) -> None:
-        """``allowance``: how many more messages may be fetched. ``awake``: set by buffers too."""
+        """``allowance`` returns how many more messages may be fetched. Buffers set ``awake``."""
         super().__init__("fetch", limited=True, awake=awake)
         # Tuples, because other threads iterate over them.
         self._all = tuple(subscriptions)
@@ -47,7 +47,8 @@ class Fetcher(Loop):
         self._ticks = 0
         self._settler = settler
         self._allowance = allowance
-        #: The databases from which no notifications come: their queues are read more often.
+        #: The databases from which no notifications come. If there is one, all queues are read more
+        #: often.
         self._silent = {s.queue.alias for s in subscriptions}
 
     def notified(self, name: str | None) -> None:
@@ -88,7 +89,7 @@ class Fetcher(Loop):
         signals.database_failed.send_robust(self.name, operation="fetch", error=error, wait=wait)
 
     def _fetch(self, subscription: Subscription) -> None:
-        """Lease as many messages as the buffer may hold, and put them there."""
+        """Lease as many messages as the buffer may hold, and put them into the buffer."""
         buffer, handler = subscription.buffer, subscription.handler
         plan, size = buffer.plan, subscription.fetch_batch_size
         is_held = subscription.refresh().paused or subscription.quiet
@@ -104,15 +105,15 @@ class Fetcher(Loop):
             plan.more = not is_held
             may_fetch = subscription.idle if subscription.is_limited else buffer.free(size)
             if plan.more and allowed != 0 and may_fetch:
-                # A worker took messages, or ended, before ``more`` was set: it woke no one.
+                # A worker that took messages before ``more`` was set did not wake this loop.
                 plan.at = 0.0
             return
         plan.notified = False
         started = time.monotonic()
         plan.fetching = True
         try:
-            # Transactional acks get no batch lease: each ack would lock the whole batch's lease
-            # until its commit.
+            # Transactional handlers get no batch lease: each ack would lock the whole batch's
+            # lease until its commit.
             transactional = handler.ack_policy is AckPolicy.TRANSACTIONAL
             messages = subscription.lease(wanted, batched=not transactional)
             got = len(messages)
@@ -138,7 +139,7 @@ class Fetcher(Loop):
         self._plan(subscription, wanted, got)
 
     def _isolate(self, subscription: Subscription, suspect: Message, others: list[Message]) -> None:
-        """Run one message alone. Releases ``others``, which the same fetch has leased."""
+        """Run a suspect alone. Releases the ``others`` of its fetch and all buffered messages."""
         held = False
         try:
             subscription.release(others)
@@ -169,7 +170,7 @@ class Fetcher(Loop):
 
     @staticmethod
     def _follow(subscription: Subscription, heads: list[Message], most: int) -> list[Message]:
-        """Lease followers of FIFO heads. Releases all of a group if one of them is a suspect."""
+        """Lease followers of FIFO heads. If one is a suspect, releases those of its group."""
         most = min(most, subscription.buffer.free_for_followers(subscription.fetch_batch_size))
         if most < 1:
             return []

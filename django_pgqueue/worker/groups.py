@@ -1,6 +1,6 @@
-"""The FIFO groups of which this process has leased messages: one message of each runs at a time.
+"""FIFO groups whose messages this process has leased: one message of a group runs at a time.
 
-A read leases the followers of a head too, which then need no read of their own.
+The fetch loop also leases the followers of a head, so that they need no read of their own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An HTTP port for health checks: whether this process is alive, and whether it is ready."""
+"""An HTTP port for health checks: is this process alive, and is it ready? Also serves metrics."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class HealthServer(threading.Thread):
     """Serves ``/healthz`` and ``/readyz``. Answers 200 or 503, with the report as JSON.
 
     ``/healthz``: the loops are running, or the process is stopping. ``/readyz``: the loops are
-    running, they reach the database, and the process takes new messages.
+    running, they reach the database, and the process takes new messages. Other paths:
+    :mod:`django_pgqueue.pages`.
 
     Raises InvalidArgument when the port cannot be opened.
     """

@@ -46,7 +46,7 @@ class LeaseKeeper(Loop):
         return min(_TICK, shortest / 6)
 
     def _check(self, subscription: Subscription) -> None:
-        """When half a lease is over, extend it for a running message, or release a waiting one."""
+        """When half a lease is over, extend it if the message runs, release it if buffered."""
         half = time.monotonic() + subscription.vt / 2
         # With ACK_FIRST a message is archived before its handler starts: it has no lease.
         if subscription.handler.ack_policy is not AckPolicy.ACK_FIRST:
@@ -95,7 +95,7 @@ class LeaseKeeper(Loop):
                 continue
             if running.cancel is not None:
                 if not running.overdue or overdue > _GRACE:
-                    # Cancel again after the grace: the handler may have caught the first one.
+                    # Cancel again after the grace: the handler may have caught CancelledError.
                     running.clock = Clock.OVERDUE
                     running.cancel()
             elif not running.overdue:

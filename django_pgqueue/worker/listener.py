@@ -15,7 +15,7 @@ from django_pgqueue.worker.loop import Loop
 #: Seconds between two tests of a quiet connection.
 _PROBE = 10.0
 _PATIENCE = 0.5
-#: How often a pooler is tested for transaction mode.
+#: How many times a pooler is tested for transaction mode.
 _LOOKS = 3
 
 
@@ -60,7 +60,7 @@ class Listener(Loop):
                     raise
                 raise Refused(str(error)) from error
         self._fetcher.set_listening(self._alias, True)
-        self._fetcher.notified(None)  # without a connection it missed some
+        self._fetcher.notified(None)  # those sent before LISTEN were missed
         quiet = 0.0
         while not self.stopping.is_set():
             quiet += _PATIENCE

@@ -1,4 +1,4 @@
-"""A thread that repeats a task, and the waits between two times."""
+"""A thread that repeats a task, and the waits between its runs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _GROWTH_POLLING = 1.5
 class Loop(threading.Thread):
     """Calls :meth:`tick` until it is stopped. No error ends it.
 
-    After an error the thread closes its connections, so that the next tick opens new ones. Each
-    failure in a row makes the wait longer. With ``limited`` a tick's connections are cut when the
-    database is silent for too long. Setting ``awake`` ends the wait between two ticks.
+    After a database error the thread closes its connections, so that the next tick opens new ones.
+    Each failure in a row makes the wait longer. With ``limited`` a tick's connections are cut when
+    the database is silent for too long. Setting ``awake`` ends the wait between two ticks.
     """
 
     def __init__(

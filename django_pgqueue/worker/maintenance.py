@@ -22,7 +22,7 @@ from django_pgqueue.worker.loop import Loop, for_each
 _TERM = 30.0
 #: Maximum seconds between two rounds of a queue.
 _LONGEST_PAUSE = 3600.0
-#: Seconds until the history is tried again after an error.
+#: Maximum seconds until the history is tried again after an error.
 _HISTORY = 60.0
 
 
@@ -94,7 +94,7 @@ class Maintenance(Loop):
         return min(waits)
 
     def leave(self) -> None:
-        """Release the leases, so that another process can take them."""
+        """Release the maintenance leases, so that another process can take them."""
         for alias in list(self._held_at):
             lease.leave(self._token, using=alias)
         self._held_at.clear()
@@ -136,7 +136,7 @@ class Maintenance(Loop):
         if maintained is None or not maintained.error:
             return
         # This process may lack rights or the newest code, so let another one try. Each process
-        # tries once per `_every`, so every other one gets a chance in twice that time.
+        # tries once per `_every`, so within twice that time every other process has tried.
         self._aside[alias] = time.monotonic() + 2 * self._every
         connections[alias].close()
         self._held_at.pop(alias, None)

@@ -70,7 +70,10 @@ class Presence(Loop):
         self._recorders[alias].write(self._processes[alias].pk)
 
     def leave(self) -> None:
-        """Delete the rows, once this process holds no message."""
+        """Write the last counts, and delete this process's rows.
+
+        Called after its messages were settled or released.
+        """
         for_each(self._processes, self._leave)
 
     def _leave(self, alias: str) -> None:

@@ -2,9 +2,9 @@
 
 A delivery that ended neither with an outcome nor with a release most likely ended with its process.
 After one such delivery a message still runs among others, because nearly all messages of a killed
-process are innocent. After two, or before its last delivery, it is a suspect: the process finishes
-or releases all other messages first. So poison costs any other message at most two redeliveries,
-and never its last delivery.
+process are innocent. After two, or after one if the present delivery is the last, it is a
+suspect: the process finishes or releases all other messages first. So poison costs any other
+message at most two redeliveries, and never its last delivery.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ _SILENT = 2
 
 
 def is_suspect(message: Message, max_deliveries: int) -> bool:
-    """Whether two earlier deliveries, or one before the last, ended silently."""
-    # Each outcome adds one to attempts, each release takes one from read_ct.
+    """Whether two earlier deliveries ended silently. One is enough if this delivery is the last."""
+    # Silently: without an outcome, which adds one to attempts, or a release, which takes one from
+    # read_ct.
     silent = message.read_ct - message.attempts - 1
     return silent >= _SILENT or (silent >= 1 and message.read_ct >= max_deliveries)

@@ -1,4 +1,4 @@
-"""One run of a handler, and the interrupt after its timeout, which hits no code around it."""
+"""One run of a handler, and the interrupt after its timeout, which hits only the handler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django_pgqueue.types import Receipt
 
 
 class Stage(Enum):
-    """The stages of a run in order; a second try returns to CREATED. Only its thread writes it."""
+    """A run's stages in order; a second try returns to CREATED. Only the run's thread writes it."""
 
     CREATED = auto()  # the handler has not started
     RUNNING = auto()  # inside the handler: an interrupt may hit it
@@ -141,7 +141,7 @@ def guarded(running: Running, call: Callable[..., Any]) -> tuple[Any, BaseExcept
 
 
 def interrupt(running: Running) -> None:
-    """Raise HandlerTimeout in the thread of a run, at its next step in Python in the handler."""
+    """Raise HandlerTimeout in the run's thread, at the handler's next Python instruction."""
     running.clock = Clock.OVERDUE
     if running.stage is Stage.RUNNING:
         _raise_in(running.thread, HandlerTimeout)
@@ -149,7 +149,7 @@ def interrupt(running: Running) -> None:
 
 
 def _disarm(running: Running) -> None:
-    """End the handler's stage, and discard an interrupt that has not hit it yet.
+    """End the stage RUNNING, and discard an interrupt that was sent but not raised yet.
 
     This function writes the stage and then reads the clock; :func:`interrupt` writes the clock and
     then reads the stage. So either this thread sees that the run is overdue, or the lease loop sees

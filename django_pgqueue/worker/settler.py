@@ -57,7 +57,7 @@ class Settler(Loop):
             self._awake.set()
 
     def keep_order(self, subscription: Subscription, message: Message, outcome: Ending) -> None:
-        """Release a message's followers before it, if its next delivery would end their leases."""
+        """If a message will be delivered again, release its followers: they may not overtake it."""
         if isinstance(outcome, (Nack, Release)):
             for follower in subscription.buffer.groups.take_followers(message):
                 self.pending.append(Settlement(subscription, follower, Release(), ran=False))
@@ -73,13 +73,13 @@ class Settler(Loop):
     def flush(self) -> None:
         """Write everything that is pending now. Outcomes for a database that fails stay pending.
 
-        Raises DatabaseError.
+        Raises the first error, after the other databases' outcomes were written.
         """
         failed: dict[str, Exception] = {}
         unwritten: list[Settlement] = []
         with self._one_at_a_time:
             while self.pending:
-                # One statement writes all of a kind, and is repeated for its kind alone.
+                # One statement for each kind: after an error, written kinds are not repeated.
                 together: dict[tuple[Subscription, bool, type[Ending]], list[Settlement]] = {}
                 for _ in range(min(len(self.pending), _MOST)):
                     each = self.pending.popleft()
@@ -108,7 +108,7 @@ class Settler(Loop):
             settled = Settled(lost=[message.receipt for message, _ in outcomes])
         except (DataError, IntegrityError, TypeError, ValueError) as error:
             if len(settlements) == 1:
-                # PostgreSQL never accepts it. The lease runs out; max_deliveries ends the message.
+                # It can never be written. The lease expires; max_deliveries ends the message.
                 signals.database_failed.send_robust(
                     self.name, operation="settle", error=error, wait=subscription.vt
                 )

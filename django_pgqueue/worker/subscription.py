@@ -74,7 +74,7 @@ class Subscription:
     def lease(
         self, qty: int, *, behind: Sequence[Message] = (), batched: bool = True
     ) -> list[Message]:
-        """Lease up to ``qty`` messages, or with ``behind`` followers of these heads of groups."""
+        """Lease up to ``qty`` messages; with ``behind``, only followers of these heads."""
         act: Callable[..., Deliveries] = partial(reading.lease, batched=batched)
         if behind:
             act = partial(grouped.follow, heads=[head.receipt for head in behind])
@@ -122,7 +122,9 @@ class Subscription:
         return seconds
 
     def release(self, messages: Sequence[Message]) -> None:
-        """Release messages unstarted: they are due at once, and their delivery is not counted.
+        """Release messages that have not started, and their followers, without counting a delivery.
+
+        They are due at once.
 
         After a database error it is unknown whether they were released. So no handler may start on
         them any more, and their leases run out.
@@ -143,7 +145,7 @@ class Subscription:
         return self.counts.tally()
 
     def report(self) -> dict[str, int]:
-        """The number of messages that this process holds, and of those that ended, by outcome."""
+        """The numbers of buffered messages, running handlers, and ended messages by outcome."""
         counts = self.counts
         return {
             "buffered": len(self.buffer) + len(self.buffer.groups),

@@ -29,7 +29,7 @@ def is_orphaned() -> bool:
 
 
 def number() -> int | None:
-    """The number of this child of a supervisor, counted from zero; None when it is no child."""
+    """The number of this child of a supervisor, counted from zero; None in any other process."""
     number = os.environ.get(NUMBER_VARIABLE)
     return None if number is None else int(number)
 
@@ -37,7 +37,8 @@ def number() -> int | None:
 class Supervisor:
     """Runs this process's command line in several child processes, and restarts those that end.
 
-    At once after a first crash, later after growing waits. With ``drain``, a success is the end.
+    A first crash restarts the child at once, further crashes after growing waits. With ``drain``, a
+    child that exits with 0 is not restarted.
     """
 
     def __init__(self, processes: int, graceful_timeout: float, *, drain: bool = False) -> None:
@@ -65,7 +66,7 @@ class Supervisor:
         self._signals += 1
 
     def _stop(self, slots: list[_Slot]) -> None:
-        """Pass each signal on to the children, and kill those that do not stop in time."""
+        """Send SIGTERM to the children for each signal, and kill those that do not stop in time."""
         deadline = time.monotonic() + self._graceful_timeout + 10
         passed_on = 0
         while any(slot.alive for slot in slots):

@@ -72,8 +72,8 @@ class Worker(threading.Thread):
     def _look_after_connections(self, running: Running | None) -> None:
         """Return pooled connections after each handler, and close old or broken ones.
 
-        CONN_MAX_AGE=0 means a new connection for each request. For a busy worker a request lasts a
-        second: connecting for each message would take longer than handling it.
+        With CONN_MAX_AGE=0 Django connects anew for each request. A busy worker connects anew once
+        a second: connecting for each message would take longer than handling it.
         """
         for connection in self._connections:
             if connection.connection is not None and (
@@ -94,7 +94,7 @@ class Worker(threading.Thread):
             close_old()
 
     def _close_with_transactions(self) -> None:
-        """Close all connections, with the transaction that a handler left open on one of them."""
+        """Close all connections, because a handler left a transaction open on one of them."""
         for connection in self._connections:
             if connection.connection is not None:
                 connection.connection.close()

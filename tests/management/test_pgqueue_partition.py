@@ -58,7 +58,7 @@ def test_a_terminal_shows_how_far_it_is(committed_orders):
 def test_partitions_are_for_good(committed):
     Message.objects.create_queue("orders", partition_interval=60)
 
-    with pytest.raises(CommandError, match="has partitions and cannot lose them"):
+    with pytest.raises(CommandError, match="is partitioned and cannot be unpartitioned"):
         call("pgqueue_partition", "orders", "--cancel")
 
     assert interval() == dt.timedelta(minutes=1)
