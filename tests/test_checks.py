@@ -442,7 +442,7 @@ def test_e010_finds_a_table_that_is_gone(kinds):
     message = said("E010", databases=["default"])
 
     assert f"{own('daily', 'archive')} of queue 'daily' is missing" in message.msg
-    assert "delete the queue and make it anew" in (message.hint or "")
+    assert "delete the queue and create it again" in (message.hint or "")
 
 
 @pytest.mark.parametrize("state", ["older", "newer"])

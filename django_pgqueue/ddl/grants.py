@@ -1,7 +1,7 @@
 """Rights on the queues' tables for database roles that do not own them.
 
-Only the server stores rights. Rights on all queues include rights on the two parent tables; the
-tables of a new queue copy those.
+Only the server stores rights. Rights on all queues include rights on the two parent tables, which
+are copied to the tables of each new queue.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ _FUNCTIONS = {
     "spark": f"^pgqueue_(may|{_SLOTS}|(wake|sent|go_on|next_heads)(_unlogged)?)$",
 }
 
-# A right that identifies each kind of role, the widest kind first. All databases have the tables.
+# A right that identifies each kind of role, the widest kind first. Every database has these tables.
 _MARKS = (
     ("operator", "pgqueue_queue", "UPDATE"),
     ("spark", "pgqueue_staging", "INSERT"),
@@ -131,7 +131,7 @@ _RIGHTS_OF_OTHERS = """(
         WHERE t.attrelid = c.oid AND NOT t.attisdropped) a
     WHERE a.grantee <> c.relowner) r"""
 
-#: The GRANTs on the tables of a new queue. A right to INSERT is one to wake consumers, too.
+#: The GRANTs on the tables of a new queue. A right to INSERT includes that to wake consumers.
 INHERITED = f"""
 SELECT concat('GRANT ', privilege, ' ON ', p.parent, '_q', %(queue_id)s::integer, ' TO ',
               role, option)

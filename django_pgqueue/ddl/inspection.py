@@ -94,8 +94,7 @@ def _functions(cursor: Any, schema: str, made: str) -> Iterator[Damage]:
                 name,
                 "is altered" if name in found else "is missing",
                 f"Run its CREATE FUNCTION, as CREATE OR REPLACE FUNCTION: manage.py sqlmigrate "
-                f"django_pgqueue 0001_initial prints it. An own change belongs elsewhere than "
-                f"in {name}.",
+                f"django_pgqueue 0001_initial prints it. Keep your own changes outside of {name}.",
             )
 
 
@@ -120,8 +119,8 @@ def _tables(cursor: Any, schema: str) -> Iterator[Damage]:
                 f"of queue {queue!r} is {'no partition of ' + parent if exists else 'missing'}",
                 f"ALTER TABLE {parent} ATTACH PARTITION {table} FOR VALUES IN ({number});"
                 if exists
-                else "Restore it from a backup, or delete the queue and make it anew: without the "
-                "table each of its operations fails.",
+                else "Restore it from a backup, or delete the queue and create it again: without "
+                "the table each operation of the queue fails.",
             )
     cursor.execute(
         f"""

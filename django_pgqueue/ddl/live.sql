@@ -102,14 +102,15 @@ ALTER TABLE pgqueue_waiting REPLICA IDENTITY USING INDEX pgqueue_waiting_key;
 -- The slots of groups, each with its head, and the followers leased in one batch with the head. A
 -- FIFO group has one slot, which is also the group's lock. slots.sql explains several slots.
 CREATE TABLE pgqueue_group (
-    head bigint,  -- NULL: none yet, since free_at has not come
+    head bigint,  -- NULL: the slot is empty
     turn bigint,  -- the head's turn, if the head is in ready
     queue_id integer NOT NULL,
     slot smallint NOT NULL DEFAULT 0,
     priority smallint NOT NULL,
     group_key text NOT NULL,
     followers bigint[],
-    -- Before this time no next head may start in the slot. NULL without a rate.
+    -- No head may start in the slot before this time. NULL without a rate; infinity if the group
+    -- is paused or has too many heads.
     free_at timestamptz,
     PRIMARY KEY (queue_id, group_key, slot)
 ) WITH (fillfactor = 70, autovacuum_vacuum_threshold = 1000, {vacuum});

@@ -16,7 +16,7 @@ __all__ = ["KEPT", "briefly", "keep_vacuum_off", "milliseconds", "set_locally", 
 
 R = TypeVar("R")
 
-#: PostgreSQL's errors for a lock held by other sessions.
+#: SQLSTATEs of statements that failed because other sessions hold a lock.
 KEPT = (LOCK_NOT_AVAILABLE, DEADLOCK)
 
 

@@ -19,7 +19,7 @@ CREATE DOMAIN pgqueue_key AS text CONSTRAINT pgqueue_key_length
 
 -- JSON whose text is at most 512 MB. 1e100000 takes 16 bytes as jsonb and 100 kB as text: with some
 -- thousands of such numbers, every statement that returns them would fail. Values below 64 kB
--- cannot reach the limit, unless another table has compressed them.
+-- cannot reach the limit, unless they were compressed in another table.
 CREATE DOMAIN pgqueue_json AS jsonb CONSTRAINT pgqueue_json_length
     CHECK (pg_column_size(VALUE) < 65536 AND pg_column_compression(VALUE) IS NULL
            OR octet_length(VALUE::text) <= 536870912);

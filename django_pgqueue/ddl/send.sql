@@ -34,7 +34,7 @@ BEGIN
         FROM unnest(ids, groups) AS i (id, group_key)
         WHERE group_key IS NOT NULL
         GROUP BY group_key
-        ORDER BY min(id);  -- as reads pass over them: neighbours share a page
+        ORDER BY min(id);  -- the order of reads: neighbours share a page
     END IF;
 
     IF NOT {schema}.pgqueue_wake(queue_number) THEN
@@ -63,7 +63,7 @@ BEGIN
           FROM inserted OFFSET 0) i
     GROUP BY queue_id;
 
-    RETURN NEW;  -- NULL; the word would be an expression
+    RETURN NEW;  -- is NULL here; a literal NULL would be one more expression
 END
 $$;
 

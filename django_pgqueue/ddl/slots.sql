@@ -5,8 +5,8 @@
 -- rate, the start of the head does. With a rate, the next head of a slot may not start before the
 -- slot's free_at. A FIFO group is a group with one slot and no rate.
 --
--- groups.sql serves queues that never had a limit or a rate for groups. In the others
--- (pgqueue_queue.has_slots), pgqueue_fill_slots does all of that.
+-- groups.sql chooses the heads in queues whose groups never had a limit above 1, a rate or settings
+-- of their own. In the others (pgqueue_queue.has_slots), pgqueue_fill_slots chooses them.
 --
 -- The slots of a whole queue are rows of pgqueue_group with the key '', which no message can have.
 
@@ -47,7 +47,7 @@ BEGIN
 END
 $$;
 
--- Puts the heads of a group that have not started back to waiting. Empties their slots.
+-- Moves those heads of a group that have not started back to waiting. Empties their slots.
 CREATE FUNCTION {schema}.pgqueue_empty_slots(queue integer, key text, spacing interval)
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
@@ -92,7 +92,7 @@ END
 $$;
 
 -- Brings the slots of a group up to date: fills the free ones with the oldest waiting messages.
--- If there are too many heads, as after a lower limit or a pause, puts those that have not started
+-- If there are too many heads, as after a lower limit or a pause, moves those that have not started
 -- back to waiting. Never waits for a lock. Returns false if it must be called again, since another
 -- transaction has locked the group or a message.
 --
@@ -103,13 +103,13 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off 
 DECLARE
     lock smallint;
     rule record;
-    numbers smallint[];  -- of all slots
-    held smallint[];     -- of slots whose head is still in deferred, and that this session locked
-    unsure smallint[];   -- of those that are still to be locked
-    free smallint[];     -- of the free ones, the last to be free first
+    numbers smallint[];  -- all slots
+    held smallint[];     -- slots that this session has locked, since their heads are in deferred
+    unsure smallint[];   -- slots that may be free, but are not locked yet
+    free smallint[];     -- free slots, the latest next_at first
     next_ats timestamptz[];
-    taken integer;       -- the number of the others
-    late boolean;        -- whether heads must wait again, by a changed rule
+    taken integer;       -- the number of slots that are not free
+    late boolean;        -- whether a changed rule makes heads wait again
     unread boolean;      -- whether a head has not started
     orphaned boolean;    -- whether a head has ended before its followers
     room integer;
@@ -134,8 +134,8 @@ BEGIN
 
     rule := {schema}.pgqueue_group_rule(queue, key);
     LOOP
-        -- A slot is free if its head has ended; if it has started, and that frees the slot; or if
-        -- it was put off, unless the group is FIFO.
+        -- A slot is free if its head has ended; if the head has started, and starts free slots; or
+        -- if the head is delayed, unless the group is FIFO or the head waits for free_at.
         WITH slot AS (
             SELECT g.slot, g.free_at, d.state, d.vt, f.id AS follower, r.found AS ready,
                    CASE WHEN rule.spacing IS NOT NULL THEN least(
@@ -166,7 +166,8 @@ BEGIN
             FROM slot
         ),
         sure AS (
-            -- A read may be taking a head that is still in deferred. It has locked the slot then.
+            -- A read that leases a head in deferred locks its slot. So this session must lock it
+            -- first, to know that the slot is free.
             SELECT *, may_be_free AND (state IS NULL OR (slot = ANY(held)) IS TRUE) AS is_free
             FROM known
         )
@@ -206,7 +207,7 @@ BEGIN
         END IF;
 
         WITH kept AS MATERIALIZED (
-            -- Of too many free slots, the last to be free stay, so that the rate is not exceeded.
+            -- Of too many free slots, keeps those with the latest next_at, as the rate demands.
             SELECT e.slot, e.next_at FROM unnest(free[:room], next_ats[:room]) AS e (slot, next_at)
         ),
         slot AS MATERIALIZED (
@@ -297,9 +298,9 @@ BEGIN
 END
 $$;
 
--- Fills the free slots of groups. One statement does so for all groups that have no rate, no pause, not
--- too many heads, no followers and no message that was put off. pgqueue_fill_slots does the rest.
--- Returns the groups for which it must be called again.
+-- Fills the free slots of groups. One statement does so for all groups that have no rate, no pause,
+-- not too many heads, no followers and no delayed message. Each other group takes a call of
+-- pgqueue_fill_slots. Returns the groups that must be filled again.
 CREATE FUNCTION {schema}.pgqueue_fill_groups(
     INOUT queue_ids integer[], INOUT groups text[], opening boolean
 ) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
@@ -410,8 +411,9 @@ BEGIN
 END
 $$;
 
--- Fills the slots of heads that left ready or deferred. Called by the trigger (groups.sql). Groups that
--- another transaction has locked get a recheck. If this transaction keeps its first snapshot, all do.
+-- Fills the slots of heads that left ready or deferred. Called by the trigger (groups.sql). Inserts
+-- rechecks for groups that another transaction has locked, and for all groups if this transaction
+-- keeps its first snapshot.
 CREATE FUNCTION {schema}.pgqueue_slots_freed(
     from_ready boolean, ids bigint[], queue_ids integer[], groups text[]
 ) RETURNS void
@@ -437,9 +439,9 @@ BEGIN
 END
 $$;
 
--- Returns whether a message may start now: it is the head of a slot whose time has come. Locks the
--- slot, and returns false if another transaction has locked it. Reads ask for heads that are due, and
--- in a queue whose groups have a rate for all heads.
+-- Returns whether a message may start now: it has no group, or it is the head of a slot whose
+-- free_at has passed or is NULL. Locks the slot; returns false if another transaction holds its
+-- lock. Reads call it for due messages of groups and, if groups have a rate, for ready messages.
 CREATE FUNCTION {schema}.pgqueue_may_start(queue integer, key text, head_id bigint)
 RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
@@ -452,8 +454,9 @@ BEGIN
 END
 $$;
 
--- Notes that messages have started, in a queue whose groups have a rate: the next head of a slot
--- may start one spacing later. Its group has been locked by pgqueue_may_start.
+-- Records that messages have started, in a queue whose groups have a rate: the next head of each
+-- slot may start one spacing from now. Fills the slots that a start frees. pgqueue_may_start has
+-- locked the slots.
 CREATE FUNCTION {schema}.pgqueue_started(queue integer, ids bigint[], groups text[])
 RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
@@ -477,8 +480,8 @@ BEGIN
 END
 $$;
 
--- Makes the slots of a whole queue: numbered from 0 for its limit, and -1 for its rate. Deletes them
--- without a limit or a rate. pgqueue_admit removes surplus ones.
+-- Makes the slots of a whole queue: numbered from 0 for its limit, and -1 for its rate. Deletes
+-- those of a limit or rate that is NULL. pgqueue_admit deletes surplus ones.
 CREATE FUNCTION {schema}.pgqueue_make_slots(queue integer, most integer, rate text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 BEGIN
@@ -493,8 +496,8 @@ BEGIN
 END
 $$;
 
--- Returns when the next message of a queue with a rate may start, at the earliest as long ago as its
--- burst allows. Waits for reads that lock it.
+-- Returns when the next message of a queue with a rate may start: a time in the past if a part of
+-- the burst is unused. Locks the rate's slot, and waits for reads that have locked it.
 CREATE FUNCTION {schema}.pgqueue_next_start(queue integer, spacing interval, burst integer)
 RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
@@ -513,8 +516,8 @@ BEGIN
 END
 $$;
 
--- Locks free slots of a whole queue, numbered from low to high, at most as many as most. Returns their
--- places. A slot is free unless its head is leased.
+-- Locks free slots of a whole queue, numbered from low to high; the argument most limits how many.
+-- Returns their ctids. A slot is free unless its head is leased.
 CREATE FUNCTION {schema}.pgqueue_free_slots(
     queue integer, low integer, high integer, most bigint
 ) RETURNS tid[]
@@ -538,8 +541,8 @@ BEGIN
 END
 $$;
 
--- Frees the slots of a whole queue whose leases have expired: the messages are due, and their receipts
--- are no longer valid. Returns whether there were any.
+-- Frees those slots of a whole queue whose heads have an expired lease. The receipts of these heads
+-- become invalid. Returns whether there were any.
 CREATE FUNCTION {schema}.pgqueue_end_leases(queue integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 BEGIN
@@ -558,7 +561,7 @@ END
 $$;
 
 -- Returns how many messages of a queue with a limit or a rate may start now, at most qty, and locks
--- their slots. A lease that has expired loses its slot, and its receipt with it.
+-- their slots. If too few slots are free, expired leases lose theirs, and their receipts end.
 CREATE FUNCTION {schema}.pgqueue_admit(queue integer, qty bigint) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
@@ -621,7 +624,8 @@ BEGIN
 END
 $$;
 
--- Gives started messages the slots that pgqueue_admit has locked, and their share of the rate.
+-- Gives started messages the slots that pgqueue_admit has locked, and delays the next start by the
+-- queue's rate.
 CREATE FUNCTION {schema}.pgqueue_admitted(queue integer, ids bigint[]) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
@@ -646,8 +650,8 @@ BEGIN
 END
 $$;
 
--- Applies changed settings of one group, or of all groups of a queue: puts surplus heads back, and
--- inserts rechecks, so that the next read fills free slots.
+-- Applies changed settings of one group, or of all groups of a queue: moves surplus heads back to
+-- waiting, fills free slots, and inserts rechecks for slots that are left.
 CREATE FUNCTION {schema}.pgqueue_apply_limits(queue integer, key text DEFAULT NULL)
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$

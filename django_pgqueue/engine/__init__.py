@@ -12,9 +12,9 @@ redrive   send dead letters and archived messages again
 metrics   message counts and ages
 ========  ==============================================================================
 
-``places.sql`` defines the states that are counted and shown, ``reasons.sql`` why a message is not
-delivered now, and ``errors.sql`` which errors are of the same kind. Other statements include parts
-of them.
+Other statements include parts of three files: ``places.sql`` defines the places in which messages
+are counted and shown, ``reasons.sql`` why a message is not delivered now, and ``errors.sql`` which
+errors are of the same kind.
 
 An operation is a function whose first argument is an open queue
 (:class:`django_pgqueue.engine.open_queue.OpenQueue`). It runs one or a few statements and returns
@@ -25,13 +25,13 @@ method for each; ``Message.objects`` and the async twins are built from its meth
 Rules for the SQL. Each prevents a slow plan that occurred; statements cite them by number:
 
 P1  A limit is a scalar subquery: ``LIMIT (SELECT %(qty)s)``. If the planner sees the value, it
-    plans each value anew, sorts all rows to return a few, or scans rows of other queues.
+    makes a plan for each value, sorts all rows to return a few, or scans rows of other queues.
 P2  Rows are changed by ``ctid = ANY(ARRAY(SELECT ctid …))``: a join may become a hash over the
     whole table.
-P3  ``queue_id + 0``, where the id is known, makes the planner use the index on id. The index on
-    queue_id would scan the whole queue.
+P3  ``queue_id + 0``, where the message's id is known, makes the planner use the index on id. With
+    the index on queue_id it would scan the whole queue.
 P4  A list is wrapped in ``ARRAY(SELECT unnest(…))``: its length must not change the plan.
-P5  ``LATERAL (… OFFSET 0)`` looks up each row by the index. For a join, the planner scans
+P5  ``LATERAL (… OFFSET 0)`` looks up each row by the index. With a plain join, the planner scans
     partitions that have no statistics yet.
 P6  Existence is tested by an index's order and ``LIMIT 1``: EXISTS may become a scan that expects
     to find a row early.

@@ -35,7 +35,7 @@ class OpenQueue:
     limit: int | None
     rate: str | None
     group_rate: str | None
-    #: Whether groups have or had a limit, a rate, or settings of their own.
+    #: Whether groups have or had a limit above 1, a rate, or settings of their own.
     has_slots: bool
     created_at: dt.datetime
     runner: Runner

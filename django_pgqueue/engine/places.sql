@@ -10,10 +10,10 @@
 -- The conditions are on the columns vt and state of deferred or pgqueue_live. A row of lease has no
 -- state column: it counts as PROCESSING.
 
--- {places/due}: the time vt has come. Uses the index (queue_id, vt)
+-- {places/due}: vt has passed. Uses the index (queue_id, vt)
 vt <= statement_timestamp()
 
--- {places/not_due}: the time vt is still to come. Uses the same index
+-- {places/not_due}: vt is in the future. Uses the same index
 vt > statement_timestamp()
 
 -- {places/in_flight}

@@ -1,16 +1,16 @@
 -- Why a message in the queue is not delivered now. Statements include these parts, so that why(),
 -- peek, metrics and the admin tell the same reason. docs/limits.md lists the reasons.
 --
--- A statement begins with a query "asked", with a row for each message, or for messages that are
--- alike:
+-- A statement begins with a query "asked", with one row for each message, or one for all messages
+-- with the same values:
 --
 -- queue_id, group_key
 -- in_flight    whether it is leased
--- not_due      whether its time is still to come
--- at_rate      whether it has a slot of its group, which is free at that time
+-- not_due      whether its vt is in the future
+-- at_rate      whether it has a slot of its group, and its vt is the slot's free_at
 -- read_ct      its deliveries
 -- needs_slot   whether it is in a group and has no slot there
--- vt           its time; only reasons/until uses it
+-- vt           when it is readable; only reasons/until uses it
 --
 -- The queries of reasons/facts follow. They read each group and each queue once.
 
@@ -33,7 +33,7 @@ CASE
 -- {reasons/retry}: whether a message that is not due waits for another attempt
 read_ct > 0
 
--- {reasons/until}: until when at least the message waits, if that is known
+-- {reasons/until}: the earliest time at which the message may be delivered, if that is known
 CASE WHEN s.in_flight THEN NULL
             WHEN s.not_due THEN s.vt
             WHEN s.needs_slot AND NOT (g.leased >= g.slots AND NOT g.by_start) THEN g.free_at
@@ -51,12 +51,12 @@ whole AS MATERIALIZED (
     CROSS JOIN LATERAL ({reasons/whole}) o
 )
 
--- {reasons/from}: of the messages s, their queues q and groups g
+-- {reasons/from}: the messages s, joined with their queues q and groups g
 asked s
 JOIN whole q ON q.queue_id = s.queue_id
 LEFT JOIN grouped g ON g.queue_id = s.queue_id AND g.group_key = s.group_key AND s.needs_slot
 
--- {reasons/group}: the rule and the slots of the group k
+-- {reasons/group}: the rule of the group k, and how many of its slots are taken and leased
 SELECT rule.*, slot.*
 FROM pgqueue_group_rule(k.queue_id, k.group_key) rule
 CROSS JOIN LATERAL (
@@ -72,7 +72,8 @@ CROSS JOIN LATERAL (
 -- {reasons/slots}: more slots than a group has. With this limit the planner uses the index: P1
 32768
 
--- {reasons/whole}: what holds back all messages of the queue k.queue_id, and the next start at its rate
+-- {reasons/whole}: held, the reason that holds back all messages of the queue k.queue_id, or NULL;
+-- next_at, the next start that the queue's rate permits
 SELECT CASE WHEN o.paused THEN 'queue_paused'
             WHEN slot.next_at > statement_timestamp() THEN 'rate'
             WHEN slot.in_flight >= o."limit" THEN 'limit' END AS held,
@@ -89,8 +90,8 @@ LEFT JOIN LATERAL (
 ) slot ON true
 WHERE o.id = k.queue_id
 
--- {reasons/slot_at}: when the slot of the message d in its group is free; -infinity without such a
--- time, NULL without a slot
+-- {reasons/slot_at}: free_at of the slot that the message d has in its group; -infinity if the slot
+-- has none, NULL if d has no slot
 (SELECT coalesce(h.free_at, '-infinity')
           FROM (SELECT * FROM pgqueue_group h
                 WHERE h.queue_id = {of} AND h.group_key = d.group_key

@@ -2,8 +2,8 @@
 
 ``%(name)s`` is a parameter. ``{message}`` and ``{archive}`` are the tables of one queue, named by
 :mod:`django_pgqueue.ddl`. ``{settle/fence}`` includes another file; ``{places/due}`` includes a
-part of ``places.sql``, the lines after ``-- {places/due}``. ``{of}`` is the id of the queue in
-parts that several statements include.
+part of ``places.sql``, the lines after ``-- {places/due}``. In parts that several statements
+include, ``{of}`` is the queue's id, or an SQL expression for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ENGINE = "django_pgqueue.engine"
 # The comment line ``-- {name}`` that begins a part of a file.
 _HEADING = re.compile(r"^-- \{([\w/]+)\}.*\n(?:--.*\n)*", re.MULTILINE)
 
-# Placeholders that only some renderings of a statement fill in.
+# Values of placeholders that a caller did not name.
 _DEFAULTS = {
     "own_transaction": "false",
     "expires_at": "",
@@ -47,7 +47,7 @@ class Part(str):
 class _Names(dict[str, object]):
     """The values of the placeholders in a text and in the files that it includes.
 
-    A value whose name is a file's replaces the file.
+    A value with a file's name, such as ``settle/fence``, replaces that file.
     """
 
     def __getitem__(self, name: str) -> object:

@@ -356,7 +356,7 @@ class BoundQueue:
         reason: str | None = None,
         in_flight: bool = True,
     ) -> Settled:
-        """Cancel messages: move them to the archive as CANCELLED, whatever their state."""
+        """Cancel messages: move them to the archive as CANCELLED, from any place."""
         return self._run(settling.cancel, receipts_or_ids, reason=reason, in_flight=in_flight)
 
     @twin_of(cancel)

@@ -13,7 +13,7 @@ from django_pgqueue.pgmq.statements import FUNCTIONS, SOME_ID, create
 
 __all__ = ["functions", "quoted"]
 
-# Matches the head of a public function: its search path is inserted behind it.
+# Matches a public function's CREATE up to its body. Its search path is inserted there.
 _PUBLIC = re.compile(r"FUNCTION pgmq\.(?!_)\w+\([^$]*?LANGUAGE (?:plpgsql|sql)[^$]*?(?= AS \$\$)")
 
 _MESSAGES = "SETOF pgmq.message_record"

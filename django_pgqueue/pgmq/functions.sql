@@ -26,8 +26,8 @@ $do$;
 
 -- ------------------------------------------------------------------ queues
 
--- Returns the queue with this name, ignoring case. Raises the errors of PGMQ's statements for a
--- queue that does not exist, a time that is NULL (has_time is false), or a negative LIMIT (qty).
+-- Returns the queue with this name, ignoring case. Raises PGMQ's errors for a queue that does not
+-- exist, a time that is NULL (has_time is false), or a negative LIMIT (qty).
 CREATE OR REPLACE FUNCTION pgmq._open(
     queue_name text, has_time boolean DEFAULT true, qty bigint DEFAULT 0
 ) RETURNS pgmq._opened LANGUAGE plpgsql AS $$
@@ -372,7 +372,7 @@ $$;
 
 -- ------------------------------------------------------------------ read
 
--- Returns whether there are due messages, ended leases or rechecks: then a read that takes only
+-- Returns whether there are due messages, expired leases or rechecks: then a read that takes only
 -- ready messages would miss some, or take them in the wrong order.
 CREATE OR REPLACE FUNCTION pgmq._due(queue_id integer, clock timestamptz) RETURNS boolean
 LANGUAGE plpgsql SET enable_seqscan = off AS $$
@@ -390,8 +390,8 @@ END
 $$;
 
 -- Gives a head to groups that have none. Returns whether rechecks may be left. A transaction that
--- stays open keeps its locks. So in one, this function makes only as many heads as the read needs,
--- and looks at more rechecks only if it found too few such groups.
+-- stays open keeps its locks. In such a transaction, this function makes only as many heads as the
+-- read needs, and processes more rechecks only if it found too few groups without a head.
 --
 -- A function cannot find out whether its transaction stays open. It assumes that a statement is
 -- alone in its transaction if both began at the same time. That is wrong if a client sends BEGIN
@@ -417,7 +417,7 @@ BEGIN
 END
 $$;
 
--- Archives those of the taken messages that have expired. Returns the others.
+-- Archives the taken messages that have expired. Returns the remaining ones.
 CREATE OR REPLACE FUNCTION pgmq._in_time(q pgmq._opened, taken pgmq._delivery[], clock timestamptz)
 RETURNS pgmq._delivery[] LANGUAGE plpgsql AS $$
 DECLARE
@@ -612,8 +612,8 @@ BEGIN
 END
 $$;
 
--- Leases up to qty messages, or pops them if vt is NULL. Takes further ones in place of those that
--- turn out to have expired.
+-- Leases up to qty messages, or pops them if vt is NULL. Archives expired ones, and takes others in
+-- their place.
 CREATE OR REPLACE FUNCTION pgmq._read(
     q pgmq._opened, vt integer, qty bigint, conditional jsonb DEFAULT NULL
 ) RETURNS SETOF pgmq.message_record LANGUAGE plpgsql ROWS 100 AS $$
@@ -943,7 +943,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'Queue "%" does not exist. Create the queue first using pgmq.create()', $2;
     END IF;
-    -- A binding older than the queue was that of an earlier queue with this name: it is replaced.
+    -- Replaces a binding older than the queue: it belonged to an earlier queue with this name.
     INSERT INTO pgmq.topic_bindings AS t (pattern, queue_name) VALUES ($1, found_)
     ON CONFLICT (pattern, queue_name) DO UPDATE SET bound_at = excluded.bound_at
     WHERE t.bound_at < (SELECT q.created_at FROM pgqueue_queue q WHERE lower(q.name) = lower($2));
@@ -972,8 +972,8 @@ LANGUAGE sql STABLE AS $$
     ORDER BY b.bound_at DESC, b.pattern, b.queue_name
 $$;
 
--- Returns the bindings that match a routing key. Ignores those that are older than the queue: they
--- were those of an earlier queue with this name.
+-- Returns the bindings that match a routing key. Ignores bindings that are older than the queue:
+-- they belonged to an earlier queue with this name.
 CREATE OR REPLACE FUNCTION pgmq.test_routing(routing_key text)
 RETURNS TABLE (pattern text, queue_name text, compiled_regex text) LANGUAGE plpgsql STABLE AS $$
 BEGIN

@@ -74,7 +74,7 @@ def _functions(cursor: Any) -> dict[str, str]:
 
 
 def _drop_older(cursor: Any, before: dict[str, str], marks: list[str]) -> None:
-    """Drop functions that were not replaced, and types, unless they have one of the marks."""
+    """Drop functions and types without one of the marks, except functions that were replaced."""
     for function, version in _functions(cursor).items():
         if before.get(function) == version and not any(f"{mark}(" in function for mark in marks):
             cursor.execute(f"DROP FUNCTION {function}")

@@ -58,7 +58,7 @@ class Function:
     Arguments:
         names: values of placeholders in the statement's text.
         types: types of parameters, where they differ from ``_TYPES``.
-        values: SQL in place of parameters, whose value is then fixed.
+        values: SQL that replaces parameters by fixed values.
     """
 
     name: str

@@ -39,5 +39,5 @@ def set_back(queue: OpenQueue) -> bool:
 
 
 def recheck(queue: OpenQueue, ids: Sequence[int]) -> None:
-    """Have the next read look at the groups of messages that have been put off."""
+    """Insert rechecks for the groups of retried messages: their other messages may start now."""
     queue.run("groups/recheck", {"ids": arguments.array(ids)})

@@ -1,10 +1,10 @@
--- Process rechecks: give a head to each group that lacks one. Never waits for another transaction: a
--- group that is locked keeps its recheck. docs/groups.md says why this is safe. Skips the rechecks up
--- to the id rechecked (read/positions.py). P1, P7.
+-- Process rechecks: give a head to each group that lacks one. Never waits for a row: a locked
+-- group keeps its recheck. docs/groups.md says why this is safe. Skips the rechecks up to the id
+-- rechecked (read/positions.py). P1, P7.
 --
 -- Two readers that insert the row of the same group would wait for each other. So a statement that
--- is a transaction of its own takes one lock for all groups of the queue. Statements in longer
--- transactions share that lock, and take another for each group.
+-- is a transaction of its own tries to take one lock for all groups of the queue. Statements in
+-- longer transactions share that lock, for which they may wait briefly, and try one for each group.
 WITH mode AS MATERIALIZED (
     SELECT CASE WHEN %(alone)s
                 THEN pg_try_advisory_xact_lock(hashtextextended('pgqueue.promote', {queue_id}))
@@ -22,7 +22,7 @@ marks AS MATERIALIZED (
     LIMIT (SELECT CASE WHEN exclusive THEN %(batch)s ELSE %(batch)s / 10 END FROM mode)
     FOR UPDATE SKIP LOCKED
 ),
--- Of a queue with limits: ddl/slots.sql. A group without a slot has no other lock than this one.
+-- Groups of a queue with limits (ddl/slots.sql). This is the only lock of a group without slots.
 tried AS MATERIALIZED (
     SELECT group_key FROM (
         SELECT group_key, min(place) AS place FROM (

@@ -1,6 +1,7 @@
 -- Move followers back to waiting if their lease expired before their head was settled. They keep
--- their counts and times. In a queue with limits, also move due messages there that hold no slot, and
--- put off heads whose slot is not free yet (ddl/slots.sql). P1.
+-- their counts and times. In a queue with limits, also move due messages to waiting if they hold no
+-- slot, or if their slot's free_at is infinity, and delay other heads until their slot's free_at
+-- (ddl/slots.sql). P1.
 WITH due AS MATERIALIZED (
     SELECT d.ctid AS place, d.id, d.group_key
     FROM pgqueue_deferred d
@@ -16,7 +17,7 @@ slotted AS MATERIALIZED (
 early AS MATERIALIZED (
     SELECT d.place, d.id, g.free_at FROM due d JOIN pgqueue_group g
         ON g.queue_id = {queue_id} AND g.group_key = d.group_key AND g.head = d.id
-    WHERE g.free_at < 'infinity'  -- else the group is paused
+    WHERE g.free_at < 'infinity'  -- else the group is paused or has too many heads
 ),
 put_off AS (
     UPDATE pgqueue_deferred d SET vt = e.free_at FROM early e WHERE d.ctid = e.place

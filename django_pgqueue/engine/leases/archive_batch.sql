@@ -1,5 +1,5 @@
--- Complete all messages of batch leases. A lease that was changed or unfolded, or whose messages were
--- read again, does not match: archive.sql then looks for its messages. P3, P4.
+-- Complete all messages of batch leases. A lease does not match if it was changed or unfolded
+-- (unfold.sql), or if its messages were read again: archive.sql then looks up each message. P3, P4.
 WITH gone AS (
     DELETE FROM pgqueue_lease
     WHERE head = ANY(ARRAY(SELECT unnest(%(heads)s::bigint[]))) AND queue_id + 0 = {queue_id}

@@ -1,5 +1,5 @@
--- Complete some of the messages of batch leases. The rest stay leased. A lease that was unfolded,
--- or whose messages were read again, does not match: archive.sql then looks for its messages.
+-- Complete some of the messages of batch leases. The rest stay leased. A lease does not match if it
+-- was unfolded, or if its messages were read again: archive.sql then looks up each message.
 WITH held AS MATERIALIZED (
     SELECT l.place, l.head, l.ids, l.enqueued_ats, l.read_at, g.ids::bigint[] AS done
     FROM unnest(%(heads)s::bigint[], %(read_ats)s::bigint[], %(members)s::text[])

@@ -35,7 +35,7 @@ def in_batches(rows: Sequence[tuple[Any, ...]]) -> list[Delivery]:
 
 
 def archive_batches(queue: OpenQueue, receipts: Iterable[Receipt], ran: int) -> set[int]:
-    """Archive messages whose receipts are all or much of a batch. Returns the archived ids."""
+    """Archive messages if at least a quarter of their batch is given. Returns the archived ids."""
     together: dict[tuple[Batch, int], list[int]] = {}
     for receipt in receipts:
         if receipt.batch is not None:
@@ -74,7 +74,7 @@ def open_ended(queue: OpenQueue) -> None:
 
 
 def rescue(queue: OpenQueue, process_id: int) -> int:
-    """Make the messages that a dead consumer process held readable at once. Returns how many.
+    """Make the leased messages of a dead consumer process readable at once. Returns how many.
 
     ``process_id`` is the id of the process's row.
     """

@@ -1,5 +1,5 @@
--- Make the messages that a dead consumer process held readable at once. The delivery counts: one of
--- the messages may have killed the process.
+-- Make the leased messages of a dead consumer process readable at once. Their deliveries count: one
+-- of the messages may have killed the process.
 WITH each AS (
     UPDATE pgqueue_deferred
     SET vt = statement_timestamp(), process_id = NULL

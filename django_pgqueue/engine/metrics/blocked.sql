@@ -1,6 +1,6 @@
--- Part of metrics.sql and metrics_all.sql: how many of the messages that they counted (r, w, d, l)
--- are not delivered now, by the place in which they were counted and the reason. Leaves out delayed
--- messages without a group, which the caller adds. Only messages of groups are read again.
+-- Part of metrics.sql and metrics_all.sql: how many of the counted messages (r, w, d, l) are not
+-- delivered now, by place and reason. Leaves out delayed messages without a group, which the caller
+-- adds. Only messages of groups are read again.
 CROSS JOIN LATERAL (
     WITH asked AS MATERIALIZED (
         SELECT {of} AS queue_id, false AS in_flight, c.*

@@ -1,5 +1,5 @@
 -- Whether nothing is left to do: no message is ready, due or waiting for its next attempt, and no
--- group lacks a head, or waits for its rate. Messages that are scheduled or in flight do not count.
+-- group has a recheck or waits for its rate. Scheduled messages and those in flight do not count.
 SELECT NOT EXISTS (SELECT FROM pgqueue_ready WHERE queue_id = {queue_id})
    AND NOT EXISTS (SELECT FROM pgqueue_recheck WHERE queue_id = {queue_id})
    AND NOT EXISTS (SELECT FROM pgqueue_deferred

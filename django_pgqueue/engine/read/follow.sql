@@ -1,10 +1,11 @@
 -- Lease followers: messages that wait behind heads which this reader has just leased, group by
 -- group or in rounds. Stops in each group at the first message that cannot be leased: one that is
--- delayed, has no deliveries left, or is locked by another transaction. A group with a follower in
--- flight from an earlier batch is skipped. In a queue with limits, followers stay behind. The heads are fenced and locked, so no other process
--- changes the order behind them. A follower has the last_read_at of its head, so that its receipt
--- becomes invalid when the head is delivered again (settle/fence.sql). Groups are looked up one by
--- one (P5), and updated by an upsert that never inserts, so that both use the index on their key.
+-- delayed, has no deliveries left, or is locked by another transaction. Skips a group if a follower
+-- of an earlier batch is still in deferred. In a queue with limits, leases no followers. The heads
+-- are fenced and locked, so no other process changes the order behind them. A follower has the
+-- last_read_at of its head, so that its receipt becomes invalid when the head is delivered again
+-- (settle/fence.sql). Groups are looked up one by one (P5), and updated by an upsert that never
+-- inserts: the look-up and the update both use the index on the key.
 WITH head AS MATERIALIZED (
     SELECT h.place, g.group_key, g.head, g.priority, d.last_read_at
     FROM unnest(%(ids)s::bigint[], %(read_cts)s::integer[], %(read_ats)s::bigint[])

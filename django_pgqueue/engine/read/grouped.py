@@ -1,7 +1,7 @@
 """Reads that lease several messages of a FIFO group at once.
 
-No read leases a message of a group while an earlier one is in flight with another reader, delayed,
-or waiting for its next attempt. A message without a group counts as a group of one.
+No read leases a message of a FIFO group while an earlier one is in flight with another reader,
+delayed, or waiting for its next attempt. A message without a group counts as a group of one.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
--- The number of groups that fill a batch of qty messages. Adds up the messages of one group after
--- the other until there are enough. Locks nothing. P1.
+-- The number of groups whose messages fill a batch of qty. Adds up the messages of one group after
+-- another, in the order of reads, until there are enough. Locks nothing. P1.
 WITH RECURSIVE line AS MATERIALIZED (
     SELECT array_agg(group_key) AS groups FROM (
         (SELECT d.group_key FROM pgqueue_deferred d

@@ -2,7 +2,8 @@
 -- back, in the order of reads; then those that their groups hold back, the first of each group
 -- first; then the delayed ones, by time. P1, P3, P6.
 --
--- Without ROWS, PostgreSQL 15 reads all messages of one time before it numbers them.
+-- Without ROWS in its windows, PostgreSQL 15 reads all messages with the same vt before it numbers
+-- them.
 WITH RECURSIVE whole_queue AS MATERIALIZED (
     SELECT k.queue_id, o.* FROM (SELECT {queue_id} AS queue_id) k CROSS JOIN LATERAL ({reasons/whole}) o
 ),
@@ -16,7 +17,7 @@ step AS (
                       ORDER BY w.group_key, w.id LIMIT 1)
     FROM step WHERE group_key IS NOT NULL
 ),
--- Groups whose next message may start are passed over, as many as one read promotes.
+-- Skips groups whose next message may start, but no more than one read gives a head.
 blocked_group AS MATERIALIZED (
     SELECT k.group_key
     FROM (SELECT * FROM step WHERE group_key IS NOT NULL
@@ -34,7 +35,7 @@ blocked_group AS MATERIALIZED (
     LIMIT (SELECT %(qty)s::bigint)
 ),
 asked AS MATERIALIZED (
-    -- Due, and held back by the queue, or without a slot.
+    -- Due messages that the queue holds back, or that lack a slot of their group.
     SELECT * FROM (
         SELECT 1 AS rank, row_number() OVER (ORDER BY d.vt ROWS UNBOUNDED PRECEDING) AS number,
                {queue_id} AS queue_id, d.id, d.enqueued_at, d.priority, d.group_key, d.read_ct,

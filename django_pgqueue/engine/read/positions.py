@@ -1,12 +1,12 @@
 """Where this process's next read of a queue begins: behind the last ready row that it took.
 
-It need not skip the dead rows of messages that were read, which vacuum cannot remove under an old
-snapshot. The search for rechecks of groups likewise begins behind those that were processed.
+So the read need not skip the dead rows of messages that were read, which vacuum cannot remove under
+an old snapshot. The search for rechecks of groups begins behind the processed ones.
 
 A message may become ready before that position: its transaction committed late, or another process
 gave it back. A *sweep*, a read from the start, finds it. A sweep follows each read that found too
-few messages, and runs at least every second, or every five seconds where sweeps would take more
-than a twentieth of the time.
+few messages. Otherwise it runs every second; less often, but at least every five seconds, if sweeps
+would take more than a twentieth of the time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _START: dict[str, Any] = {"rank": -101, "after": 0, "due_after": 0, "rechecked":
 
 
 class Position:
-    """Where the next read of one queue begins. Threads may share it: any position is correct."""
+    """Where the next read of a queue begins. Threads may share it: a read may begin anywhere."""
 
     __slots__ = ("_bounds", "_swept_at", "_took", "grouped")
 

@@ -1,11 +1,12 @@
 -- Lease up to qty messages: first those that are due again, then new ones by (priority, turn).
 --
 -- A row with a note is not a delivery but work for the reader. 'exhausted': a due message without
--- deliveries left, to be failed. 'blocked': a due message that is not the head of its group
--- (groups/set_back.sql). 'expired': a message that had expired when this read leased it, to be
--- archived (settle/expire.sql). 'recheck': some groups may lack a head. Their next messages may
--- come before the ready ones, so no ready message was leased (groups/promote.sql). An expired batch
--- lease is unfolded: its messages become rows of deferred, unless they are leased again.
+-- deliveries left, to be failed. 'blocked': a due message that is not a head of its group, or whose
+-- slot is not free yet (groups/set_back.sql). 'expired': a message that had expired when this read
+-- leased it, to be archived (settle/expire.sql). 'recheck': some groups may lack a head. Their next
+-- messages may come before the ready ones, so no ready message was leased (groups/promote.sql). An
+-- expired batch lease is unfolded: its messages become rows of deferred, and up to qty are leased
+-- again.
 --
 -- In queues with limits (ddl/slots.sql), admit.sql says how many messages may start, may_start.sql
 -- and not_yet.sql whether a head may, and admitted.sql and started.sql store which did. P1, P2, P6.

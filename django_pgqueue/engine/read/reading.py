@@ -144,7 +144,7 @@ def _take(
     """Read behind the last message that this process took; if too few are left, from the start.
 
     ``alone`` says whether the open transaction, if any, is this operation's own. In that case
-    ``limits`` is what ``_limits`` returned before it.
+    ``limits`` is what ``_limits`` returned before the transaction began.
     """
     qty, taken = params["qty"], Deliveries()
     if alone is None:
@@ -208,8 +208,8 @@ def _limits(queue: OpenQueue) -> dict[str, Any]:
         return {}
     if (queue.rate or queue.group_rate) and not queue.runner.may_lease:
         raise InvalidArgument(
-            f"queue {queue.name!r} has a rate, and a rollback of this transaction would not count "
-            f"its messages: read outside atomic(), without in_transaction=True and locked=True"
+            f"queue {queue.name!r} has a rate, and a rollback of this transaction would undo the "
+            f"count of starts: read outside atomic(), without in_transaction=True and locked=True"
         )
     return limit_names(
         whole=bool(queue.limit or queue.rate), slots=queue.has_slots, rate=bool(queue.group_rate)
@@ -262,8 +262,8 @@ def peek(
 
     Arguments:
         qty, conditional: as for :func:`read`.
-        blocked: returns the messages that are not delivered now instead, each with its ``wait``, as
-            :func:`why` tells it. Messages in flight are left out. First come those that only the
+        blocked: returns instead the messages that are not delivered now, each with its ``wait``, as
+            :func:`why` returns it. Messages in flight are left out. First come those that only the
             queue holds back, in the order of reads; then those that their groups hold back, the
             first of each group first; then the delayed ones, by time.
 
@@ -323,6 +323,8 @@ def why(queue: OpenQueue, message_id: int) -> Wait | None:
 
 def next_due(queue: OpenQueue) -> float:
     """Seconds until the next delayed or leased message is due; infinity if there is none.
+
+    If the queue's rate admits the next message earlier, until then.
 
     >>> queue("orders").next_due()
     4.2

@@ -1,5 +1,5 @@
--- Move messages that are not in flight to another queue, with their ids and headers. The trigger on that
--- queue's partition makes them readable. P3.
+-- Move messages that are not in flight to another queue, with their ids and headers. The trigger on
+-- the other queue's partition makes them readable. P3.
 WITH {settle/gone},
 moved AS (
     DELETE FROM {message} WHERE id = ANY(ARRAY(SELECT id FROM gone))

@@ -90,7 +90,7 @@ def redrive(
 def _home(
     dead_letters: OpenQueue, source: str | None, left: dict[str, PgQueueError]
 ) -> OpenQueue | None:
-    """Return the source queue, or None if its letters must stay. Adds the reason to ``left``."""
+    """Return the source queue, or None if its dead letters must stay. Adds errors to ``left``."""
     if not source:
         return None
     try:
@@ -156,7 +156,7 @@ def replay(
     target = queue if to is None else queue.find(to)
     if state is not None and str(state) not in map(str, ENDS):
         raise InvalidArgument(f"state must be {', '.join(ENDS)} or None, not {state!r}")
-    # Stops at the highest id now: excludes messages that are replayed and archived meanwhile.
+    # Stops at the present highest id: messages replayed and archived meanwhile are left out.
     [(last,)] = queue.run("redrive/last_id")
     params = {
         "ids": None if ids is None else arguments.ids(ids),

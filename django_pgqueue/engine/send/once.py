@@ -42,7 +42,7 @@ def claim(
         max_wait = arguments.duration(max_wait, "max_wait", least=arguments.POSITIVE)
     length = None
     if until is None:
-        # A window could last after a delivery, when the message cannot be replaced any more.
+        # A window could outlast a delivery, after which the message cannot be replaced.
         kind = "window" if on_conflict == "skip" else "started"
     elif until in ("started", "done"):
         kind = until

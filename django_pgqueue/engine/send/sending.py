@@ -65,8 +65,8 @@ def send(
             ``"replace"`` sends the new message in its place, if it is waiting. ``"delay"`` does the
             same, and ``delay`` starts again. A message in flight is not replaced: with
             ``until="started"`` the new message is sent as well, otherwise it is skipped.
-        max_wait: with ``"delay"``, a limit in seconds or as a timedelta: this long after the first
-            send, the message is readable at the latest. None: there is no limit.
+        max_wait: with ``"delay"``, seconds or a timedelta: the latest time after the first send at
+            which the message becomes readable. None: there is no limit.
 
     >>> queue("orders").send({"order": 7}, delay=60)
     1
@@ -113,7 +113,7 @@ def send_batch(
         bodies: a list with the body of each message, at least one.
         headers, group: one for all, or a list with one for each body.
         unique: a list with one for each body. Of bodies with the same key, ``"skip"`` sends the
-            first, and the others send the last.
+            first, ``"replace"`` and ``"delay"`` the last.
         delay, expires, priority, until, on_conflict, max_wait: one for all, as for :func:`send`.
 
     >>> queue("orders").send_batch([{"order": 7}, {"order": 8}])
@@ -189,7 +189,10 @@ def _copy(
 def _copy_once(
     queue: OpenQueue, columns: dict[str, list[Any]], params: dict[str, Any]
 ) -> list[int]:
-    """Claim the unique keys, and COPY the messages that were not skipped. Returns all ids."""
+    """Claim the unique keys, and COPY the messages that were not skipped.
+
+    Returns an id for each message; for a skipped one, the id of the message that holds its key.
+    """
     keys = columns["unique_keys"]
     given = {
         "unique_keys": keys,

@@ -1,4 +1,5 @@
--- Complete or cancel messages in any state, without a fence: an operator's tool.
+-- Complete or cancel messages by id, in any place, without a fence: a tool for operators. If
+-- in_flight is false, skips messages in flight.
 WITH {settle/gone}
 INSERT INTO {archive} (id, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
                        attempts, state, error)

@@ -1,4 +1,5 @@
--- Delete messages of the queue in any state, without a fence. Archived messages stay.
+-- Delete messages by id, in any place, without a fence. If in_flight is false, skips messages in
+-- flight. Archived messages stay.
 WITH {settle/gone}
 DELETE FROM {message} WHERE id = ANY(ARRAY(SELECT id FROM gone))
 RETURNING id

@@ -1,4 +1,5 @@
--- Part that other statements include: takes messages out of the live tables, in any state.
+-- Part that other statements include: deletes messages from ready, deferred and waiting. The caller
+-- unfolds batch leases before. If in_flight is false, skips messages in flight.
 held AS (
     DELETE FROM pgqueue_deferred
     WHERE {settle/chosen} AND (%(in_flight)s::boolean OR NOT ({places/in_flight}))

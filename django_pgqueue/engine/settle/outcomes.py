@@ -1,6 +1,6 @@
 """Settle many deliveries at once: complete, retry, release or fail. All are fenced by receipt.
 
-Each returns the ids that changed, with the other receipts in ``.lost``
+Each function returns the ids that it settled, with the receipts of the others in ``.lost``
 (:class:`django_pgqueue.types.Settled`).
 """
 
@@ -29,7 +29,8 @@ __all__ = [
     "settle",
 ]
 
-#: After a read that found only expired messages: how many due, ready and waiting ones to look at.
+#: After a read that found only expired messages, this many due, this many ready and this many
+#: waiting messages are searched for more of them.
 EXPIRED_BATCH = 1000
 
 
@@ -152,7 +153,7 @@ def end_exhausted(queue: OpenQueue, receipts: Sequence[Receipt]) -> None:
 
 
 def end_expired(queue: OpenQueue, receipts: Sequence[Receipt]) -> list[int]:
-    """Archive messages that had expired when they were leased. Returns the ids of the archived."""
+    """Archive messages that had expired when they were leased. Returns their ids, if archived."""
     return by_receipts(queue, "expire", receipts, {})
 
 

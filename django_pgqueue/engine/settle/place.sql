@@ -1,4 +1,4 @@
--- Part that other statements include: the addresses of the messages' rows in ready or waiting. P5.
+-- Part that other statements include: the ctids of the messages' rows in ready and waiting. P5.
 place AS MATERIALIZED (
     SELECT r.ctid AS ready, w.ctid AS waiting
     FROM unnest(%(ids)s::bigint[]) AS given (id)

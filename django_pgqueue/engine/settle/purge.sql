@@ -1,5 +1,5 @@
--- Delete a batch of live messages in any state. Skips locked rows. P1. Waiting messages go first:
--- otherwise each deleted head would promote the next one of its group.
+-- Delete a batch of live messages in any place. Skips locked rows. P1. Waiting messages go first:
+-- otherwise each deleted head would make the next message of its group a head.
 WITH behind AS MATERIALIZED (
     SELECT ctid FROM pgqueue_waiting WHERE queue_id = {queue_id}
     ORDER BY group_key, id

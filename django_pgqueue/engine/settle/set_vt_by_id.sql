@@ -1,5 +1,5 @@
--- Set the visibility timeout of any live message. A waiting message keeps its position in its group;
--- it is not delivered before that time, nor are the messages behind it.
+-- Set the visibility timeout of any live message. A waiting message keeps its position in its
+-- group, and is not delivered before that time. In a FIFO group, nor are the messages behind it.
 WITH moved AS (
     UPDATE pgqueue_deferred
     SET vt = coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval)

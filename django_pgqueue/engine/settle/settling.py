@@ -2,7 +2,7 @@
 
 An operation by receipt, or by a message that was read, is fenced: if the message was read again
 since, it changes nothing, and the result's ``lost`` has the receipt. An operation by id, a tool for
-operators, changes the message in any state, as PGMQ's functions do.
+operators, changes the message in any place, as PGMQ's functions do.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def cancel(
     reason: str | None = None,
     in_flight: bool = True,
 ) -> Settled:
-    """Cancel messages: move them to the archive as CANCELLED, whatever their state.
+    """Cancel messages: move them to the archive as CANCELLED, from any place.
 
     If a consumer holds a message it loses the lease: the handler's outcome is discarded, and a
     transactional handler is rolled back. When the lease would next be extended,
@@ -129,9 +129,9 @@ def hold(
 ) -> Settled:
     """Extend the leases of deliveries, and count ``more`` deliveries of their messages.
 
-    For a reader that processes a batch again. Followers of FIFO groups that were set back when
-    their leases expired are leased again, unless another reader has had their head since.
-    Afterwards the ``read_ct`` of the valid receipts is higher by ``more``.
+    For a reader that processes a batch again. A follower that went back to waiting when its lease
+    expired is leased again, unless its head was delivered again since. Afterwards the ``read_ct``
+    of the valid receipts is higher by ``more``.
 
     >>> hold(orders, [message.receipt], 60)
     [1]
@@ -143,7 +143,7 @@ def hold(
 
 
 def erase(queue: OpenQueue, ids: Iterable[int]) -> list[int]:
-    """Delete messages in any state, archived ones too. Returns the ids that were found."""
+    """Delete messages, live or archived. Returns the ids that were found."""
     ids = arguments.ids(ids)
     unfold(queue, ids)
     params = {"ids": arguments.array(ids), "in_flight": True}
