@@ -1,7 +1,7 @@
 """Where this process's next read of a queue begins: behind the last ready row that it took.
 
-So the read need not skip the dead rows of messages that were read, which vacuum cannot remove under
-an old snapshot. The search for rechecks of groups begins behind the processed ones.
+So the read need not skip the dead rows of messages that were read, which vacuum cannot remove while
+a long transaction is open. The search for rechecks of groups begins behind the processed ones.
 
 A message may become ready before that position: its transaction committed late, or another process
 gave it back. A *sweep*, a read from the start, finds it. A sweep follows each read that found too
