@@ -1,5 +1,4 @@
-"""The names that __init__.py looks up at first use, for type checkers: imported there they would
-close a circle."""
+"""For type checkers: the names that __init__.py imports at first use, to avoid circular imports."""
 
 from django_pgqueue.handlers import consumer as consumer
 from django_pgqueue.models.bound import queue as queue

@@ -55,7 +55,7 @@ AckPolicyName = Literal[
 
 @dataclass(frozen=True)
 class Failure:
-    """The reason why an attempt failed. :class:`~django_pgqueue.models.Attempt` stores it.
+    """The error of a failed attempt. :class:`~django_pgqueue.models.Attempt` stores it.
 
     ``attempt`` is the number of the handler's run, from 1, ``error_class`` the import path of the
     exception's class.
@@ -98,7 +98,7 @@ class Nack:
     """The outcome that plans a retry after ``delay`` seconds; None: the retry strategy decides.
 
     ``reason`` is the message's error until its next attempt. ``cause`` is the exception, for logs
-    and error trackers. Raises InvalidArgument for a delay that is negative or no number.
+    and error trackers. Raises InvalidArgument for a delay that is not 0 to 1,000,000,000 seconds.
     """
 
     delay: float | None = None
@@ -191,7 +191,7 @@ def decide(
 
 
 def _given_up(nack: Nack) -> Reject:
-    """Return the Reject that ends a message in place of another attempt."""
+    """Return the Reject for a message that is not tried again."""
     reject = Reject(nack.reason or "no attempts left")
     reject.failure, reject.__cause__ = nack.failure, nack.cause
     return reject
@@ -224,4 +224,6 @@ def _seconds(delay: object) -> float | None:
     is_flag = isinstance(delay, bool)
     if isinstance(delay, (int, float)) and not is_flag and 0 <= delay <= _LONGEST_DELAY:
         return delay
-    raise InvalidArgument(f"a delay must be seconds, zero or more, or None, not {delay!r}")
+    raise InvalidArgument(
+        f"a delay must be 0 to {_LONGEST_DELAY:.0f} seconds, or None, not {delay!r}"
+    )

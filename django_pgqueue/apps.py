@@ -15,7 +15,7 @@ class PgQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from django_pgqueue import checks, schedules  # noqa: F401  registers them
+        from django_pgqueue import checks, schedules  # noqa: F401  registers the checks
         from django_pgqueue.models import Queue, fixtures
         from django_pgqueue.observability import logs
 

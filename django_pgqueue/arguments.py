@@ -170,21 +170,21 @@ def settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def limits_together(limits: Mapping[str, Any]) -> None:
-    """Raise InvalidArgument for a burst without its rate, or beside a limit that is the burst."""
+    """Raise InvalidArgument for a burst without its rate, or a group_burst with a group_limit."""
     for burst, rate in (("burst", "rate"), ("group_burst", "group_rate")):
         if limits.get(burst) is not None and limits.get(rate) is None:
             raise InvalidArgument(f"{burst} needs a {rate}: set both, or neither")
     if limits.get("group_burst") is not None and limits.get("group_limit") is not None:
         raise InvalidArgument(
-            "group_burst and group_limit exclude each other: with a group_limit, that is the "
-            "burst of group_rate too. Set group_burst to None"
+            "group_burst and group_limit exclude each other: a group_limit is also the burst of "
+            "group_rate. Set group_burst to None"
         )
 
 
 def refuse_loop(queue: Any, target: int | None, queues: Any) -> None:
     """Raise InvalidArgument if dead letters of ``queue``, sent to ``target``, would come back.
 
-    ``target`` is the id of its dead-letter queue, ``queues`` the queryset that has all queues.
+    ``target`` is the id of its dead-letter queue, ``queues`` a queryset of all queues.
     """
     passed = [queue.name]
     while target is not None:
@@ -212,7 +212,7 @@ def moment(value: Delay | None, name: str = "delay") -> dict[str, Any]:
             )
         if not _FIRST <= value < _LAST:
             raise InvalidArgument(
-                f"{name} must lie in the years 1 to 9998, which every time zone has, not {value!r}"
+                f"{name} must be in the years 1 to 9998, in any time zone, not {value!r}"
             )
         return {"at": value, "after": None}
     if value is None or (type(value) is int and value == 0):
@@ -315,7 +315,7 @@ def receipts(values: Any) -> list[Receipt]:
     for value in found:
         if not _is_receipt(value):
             raise InvalidArgument(
-                f"receipts: {value!r} is no receipt; give message.receipt of what was read"
+                f"receipts: {value!r} is no receipt; give the .receipt of a message that was read"
             )
     return found
 
@@ -357,7 +357,7 @@ def is_id(value: object) -> TypeGuard[int]:
 
 
 def _is_receipt(value: object) -> bool:
-    # Only reads make batch receipts, so these are valid.
+    # Only reads make batch receipts, so their fields are valid.
     return type(value) is BatchReceipt or (
         isinstance(value, Receipt)
         and all(map(is_id, value))
@@ -381,7 +381,7 @@ def newest(given: Sequence[Receipt]) -> list[Receipt]:
 
 
 def fence(receipts: Sequence[Receipt]) -> dict[str, str]:
-    """Return the receipts' parts as parameters: the arrays ids, read_cts and read_ats."""
+    """Return the receipts' fields as parameters: the arrays ids, read_cts and read_ats."""
     ids, read_cts, read_ats = zip(*receipts, strict=True)
     return {"ids": array(ids), "read_cts": array(read_cts), "read_ats": array(read_ats)}
 

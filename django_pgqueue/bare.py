@@ -116,7 +116,7 @@ def open_queue(
     *,
     settings: Mapping[str, Any] | None = None,
 ) -> OpenQueue:
-    """Open a queue on a psycopg connection, with its present settings.
+    """Open a queue on a psycopg connection, with its stored settings.
 
     In autocommit mode each statement is a transaction of its own; reads require that mode.
     Otherwise statements are a part of the connection's transaction.

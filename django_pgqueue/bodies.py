@@ -200,7 +200,7 @@ def _maker(hint: Any, where: str, known: dict[Any, Make]) -> Make:
         return lambda value, path: validate(value)
     if _is_record(plain) or hasattr(plain, "__value__"):
         if plain not in known:
-            # A type may contain itself: until its function is made, this one looks it up.
+            # A type may contain itself: this placeholder looks the function up once it is made.
             known[plain] = lambda value, path: known[plain](value, path)
             if _is_record(plain):
                 known[plain] = _record_maker(plain, known)

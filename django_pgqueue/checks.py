@@ -134,7 +134,7 @@ def check_vendor() -> Messages:
             f"The queues' database {alias!r} is {connections[alias].display_name}.",
             hint=f"Queues need PostgreSQL. Set DATABASES[{alias!r}]['ENGINE'] to "
             f"'django.db.backends.postgresql', with NAME, USER and HOST of your server. To keep "
-            f"only the queues there, give that database an alias of its own, name it in "
+            f"only the queues in PostgreSQL, give their database an alias of its own, name it in "
             f"PGQUEUE['DATABASE'], and add django_pgqueue.routers.QueueRouter to "
             f"DATABASE_ROUTERS.",
             id="django_pgqueue.E002",
@@ -194,8 +194,8 @@ def check_listening(alias: str, queues: dict[str, Queue], consumed: list[Handler
             yield Warning(
                 f"Database {alias!r} is behind a pooler in transaction mode, which passes no "
                 f"notifications on: consumers find messages by polling, up to a second later.",
-                hint="Give the processes of runconsumer a direct connection to the server, or "
-                "one in session mode, by a setting of their own. If polling will do, start them "
+                hint="Give the processes of runconsumer settings with a direct connection to the "
+                "server, or with a pooler in session mode. If polling will do, start them "
                 "with --no-listen and put this check into SILENCED_SYSTEM_CHECKS.",
                 id="django_pgqueue.W004",
             )

@@ -3,8 +3,8 @@
 ===================  =========  =================================================================
 key                  default    meaning
 ===================  =========  =================================================================
-DATABASE             None       alias of the database that holds the queues; None: as the routers
-                                say. Set it together with ``django_pgqueue.routers.QueueRouter``.
+DATABASE             None       alias of the database that holds the queues; None: the routers
+                                choose. Set it together with ``django_pgqueue.routers.QueueRouter``.
 ATTEMPTS_KEPT        20         maximum number of failed attempts that are stored for a message
 ATTEMPTS_PER_QUEUE   100000     maximum number of failed attempts that are stored for a queue
 CACHE_SECONDS        5.0        seconds for which a process caches a queue's settings
@@ -17,11 +17,11 @@ MAINTENANCE_SECONDS  60.0       minimum seconds between two rounds of maintenanc
                                 None: consumers do none, ``manage.py pgqueue_maintain`` does it
 MASK                 ()         regular expressions: matches in stored errors become ********
 PREPARE_STATEMENTS   True       psycopg prepares statements that run often
-QUEUES_FOR           None       dotted name of a function that takes a request of the admin and
-                                returns the queryset of the queues that it may see; None: all
+QUEUES_FOR           None       dotted name of a function that takes an admin request and returns
+                                the queryset of the queues that its user may see; None: all
 MASKED_KEYS          password…  words: the admin masks values whose key contains one of them
-OVERVIEW_TOKEN       None       a program that sends it as ``Authorization: Bearer`` may read the
-                                admin's ``overview.json`` without a session
+OVERVIEW_TOKEN       None       token: a program that sends it as ``Authorization: Bearer`` may
+                                read the admin's ``overview.json`` without a session
 TRACEBACK_LENGTH     8192       characters of a failed attempt's traceback that are stored
 ===================  =========  =================================================================
 

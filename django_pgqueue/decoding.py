@@ -18,7 +18,7 @@ class Undecoded(str):
     """The text of a body that PostgreSQL accepts as JSON, but Python's json cannot decode.
 
     The text has a whole number of more than 4,300 digits, or nests too deeply for the interpreter.
-    It is not an exception, because that would keep the read's other messages from their handlers.
+    An exception instead would fail the whole read, and its other messages would not be handled.
     """
 
     __slots__ = ()

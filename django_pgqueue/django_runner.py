@@ -158,6 +158,6 @@ def _look(connection: Any, session: Any) -> bool:
 
 
 def _is_direct(session: psycopg.Connection[Any]) -> bool:
-    """Return whether there is no pooler, which would report another process id than the server."""
+    """Whether the session has no pooler. A pooler reports a process id other than the server's."""
     row = session.execute("SELECT pg_backend_pid()").fetchone()
     return row is not None and row[0] == session.info.backend_pid

@@ -138,8 +138,8 @@ class UntrustedSource(PgQueueError):
     def __init__(self, name: str, source: str, roles: str) -> None:
         super().__init__(
             f"Dead letters in queue {name!r} name {source!r} as their source, which may be forged: "
-            f"{roles} may write to {name!r}, but not to {source!r}. They stay. Look at them, then "
-            f"say where they go: redrive(to={source!r}, ids=...)."
+            f"{roles} may write to {name!r}, but not to {source!r}. They were not moved. Look at "
+            f"them, then name their target: redrive(to={source!r}, ids=...)."
         )
 
 
@@ -153,7 +153,7 @@ class NeverRead(PgQueueError):
 
 
 class MessageNotFound(PgQueueError, LookupError):
-    """No message has this id: it was never sent, rolled back, deleted, or removed by retention."""
+    """No message has this id: it was rolled back, deleted, removed by retention, or never sent."""
 
     def __init__(self, name: str, message_id: int) -> None:
         super().__init__(
@@ -175,7 +175,10 @@ class MessageFailed(PgQueueError):
 
 
 class MessageCancelled(MessageFailed):
-    """The message was cancelled: there is no result. ``reason`` is that given to ``cancel``."""
+    """The message was cancelled, or replaced by a later send: there is no result.
+
+    ``reason`` is the text passed to ``cancel``, or names the message that replaced it.
+    """
 
     def __init__(self, name: str, message_id: int, reason: str | None = None) -> None:
         self.reason = reason
@@ -214,7 +217,7 @@ class ForeignSchema(PgQueueError):
         super().__init__(
             "The database has a schema pgmq that this package did not make. Nothing was changed. "
             "Move its messages (the documentation's page From PGMQ), then DROP EXTENSION IF EXISTS "
-            "pgmq CASCADE and DROP SCHEMA pgmq CASCADE: the extension leaves its queues' tables."
+            "pgmq CASCADE and DROP SCHEMA pgmq CASCADE, since the first leaves the queues' tables."
         )
 
 
@@ -224,7 +227,8 @@ class LeaseLost(PgQueueError):
     def __init__(self, receipt: object) -> None:
         super().__init__(
             f"Receipt {receipt} is no longer held: its visibility timeout ran out and the message "
-            f"was read again, or it is gone. Nothing was changed; let the new holder finish it."
+            f"was read again, or the message is gone. Nothing was changed: if another reader has "
+            f"leased the message, let that reader finish it."
         )
 
 

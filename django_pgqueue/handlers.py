@@ -20,7 +20,7 @@ __all__ = ["consumer"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Makes ten attempts within about a quarter of an hour; then the message fails.
+#: Makes ten attempts, with waits of at most nine minutes in all; then the message fails.
 DEFAULT_RETRY = Exponential(first=1, longest=300, max_attempts=10, jitter=True)
 
 #: The options that are lengths of time, with the minimum of each in seconds.
@@ -87,7 +87,9 @@ class Handler:
                 f"function, or choose another ack_policy"
             )
         if self.locked and self.batch:
-            raise InvalidArgument(f"{self.label}: locked takes one message at a time, not batch")
+            raise InvalidArgument(
+                f"{self.label}: locked takes one message at a time; leave out locked or batch"
+            )
         if self.locked and self.ack_policy is AckPolicy.ACK_FIRST:
             raise InvalidArgument(
                 f"{self.label}: locked settles in the handler's transaction, never before it; "
@@ -208,7 +210,7 @@ def consumer(
         seconds between two reads: the minimum, after a full read; the maximum, after an empty one
     ``middleware`` (none)
         callables that wrap the handler, outermost first, in the form of Django's middleware
-    ``using`` (as the routers say)
+    ``using`` (as ``PGQUEUE`` or the routers say)
         the alias of the database
 
     ::

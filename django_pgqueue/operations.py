@@ -333,7 +333,7 @@ class _Database:
             known = ", ".join(self._queues.order_by("name").values_list("name", flat=True)[:20])
             raise InvalidArgument(
                 f"{purpose}: there is no queue {name!r} in database {self.connection.alias!r}; "
-                f"those there are: {known or 'none'}. Put CreateQueue({name!r}) before it, or name "
+                f"its queues: {known or 'none'}. Put CreateQueue({name!r}) before it, or name "
                 f"the migration that makes the queue in dependencies"
             )
         return queue
@@ -373,7 +373,7 @@ class _Database:
             tables.drop_tables(cursor, number, name=queue.name)
 
     def _with_target(self, name: str, settings: dict[str, Any]) -> dict[str, Any]:
-        """Replace the dead-letter queue's name by its model."""
+        """Replace the dead-letter queue's name with its model instance."""
         if not (target := settings.get("dead_letter_queue")):
             return settings
         found = self.get(target, f"dead_letter_queue of queue {name!r}")
@@ -381,9 +381,9 @@ class _Database:
 
 
 class InstallPGMQ(DatabaseOperation):
-    """Install the schema ``pgmq``: PGMQ's SQL functions on these queues. Reversed, remove it.
+    """Install the schema ``pgmq``: PGMQ's SQL functions on these queues. Reversed, removes it.
 
-    A later InstallPGMQ, after an upgrade of this package, replaces the functions. Reversed, it also
+    A later InstallPGMQ, after an upgrade of this package, replaces the functions. Reversed, it too
     removes the schema.
 
     ::

@@ -17,7 +17,7 @@ import pytest
 def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
 ) -> Generator[None, Any, Any]:
-    """With ``--no-migrations``, replace the plain tables that Django made by partitioned ones."""
+    """With ``--no-migrations``, replace Django's plain tables with partitioned ones."""
     result = yield
     if fixturedef.argname == "django_db_setup":
         apps = import_module("django.apps").apps

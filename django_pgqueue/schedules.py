@@ -212,8 +212,8 @@ class Ticker(Loop):
         queues: Mapping[str, Collection[int]],
         process_id: Callable[[str], int | None] = lambda alias: None,
     ) -> None:
-        """Take ``queues``, the ids of the queues that the process consumes, by database, and
-        ``process_id``, which returns the id of the process's row in a database, or None."""
+        """``queues``: the ids of the queues that the process consumes, by database alias.
+        ``process_id`` takes an alias, and returns the id of the process's row there, or None."""
         super().__init__("schedules")
         self._queues = queues
         self._process_id = process_id

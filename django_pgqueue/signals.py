@@ -20,8 +20,8 @@ messages_retried        messages wait for another attempt           messages, ou
 messages_failed         messages were rejected, or have no          messages, outcomes
                         attempts left
 messages_discarded      messages were deleted                       messages
-messages_exhausted      a read failed messages whose deliveries     receipts
-                        had run out
+messages_exhausted      messages failed at a read, because their    receipts
+                        deliveries had run out
 messages_expired        a read archived expired messages            ids
 messages_released       messages were released unstarted            count
 messages_interrupted    the process stopped before the handler      messages, seconds
@@ -31,9 +31,9 @@ messages_cancelled      messages that this consumer held were       messages, re
 leases_lost             another reader has leased the messages      messages
 leases_extended         leases were extended                        count
 leases_rescued          leases of a dead consumer were released;    count, worker
-                        the sender is a loop, or "maintain"
+                        the sender is a loop's name, or "maintain"
 database_failed         an operation failed and will be retried;    operation, error, wait
-                        the sender is what failed
+                        the sender is the part that failed
 listening_stopped       LISTEN does not work, so the consumer       reason
                         polls; the sender is the database
 pool_too_small          the pool has fewer connections than         size, workers, wanted
@@ -48,7 +48,8 @@ schedule_failed         a schedule could not send the message of a  schedule, at
 schedule_ended          a declared schedule ended: no running       schedule
                         consumer declares it any more
 bulk_action_ended       a bulk action is done, or failed; sent in   bulk_action
-                        its last transaction, by its class
+                        its last transaction; the sender is
+                        BulkAction
 consumer_started        a consumer process is ready                 consumer
 consumer_stopping       a consumer process was asked to stop        consumer, reason
 consumer_stopped        a consumer process has stopped              consumer

@@ -31,8 +31,9 @@ def topic_pattern(pattern: object) -> str:
     """Validate a topic pattern, and return it unchanged. Raises InvalidArgument."""
     if not isinstance(pattern, str) or len(pattern) > LONGEST or not _PATTERN.fullmatch(pattern):
         raise InvalidArgument(
-            f"{pattern!r} is not a topic pattern: use words of A-Z a-z 0-9 _ -, * for one word "
-            f"and # for any number of words, joined by dots, {LONGEST} characters at most"
+            f"{pattern!r} is not a topic pattern: join words with dots. A word is *, for one word, "
+            f"or #, for any number of words, or consists of A-Z a-z 0-9 _ and -. At most "
+            f"{LONGEST} characters"
         )
     return pattern
 

@@ -67,7 +67,7 @@ class Batch(NamedTuple):
 class Receipt(NamedTuple):
     """The proof of one delivery of a message. A reader needs it to settle the message.
 
-    Its parts are the message's id, the number of the delivery, and the time of the delivery in
+    Its fields are the message's id, the number of the delivery, and the time of the delivery in
     microseconds since 1970. Once the message is read again, an earlier receipt changes nothing.
 
     >>> str(Receipt(id=7, read_ct=2, read_at=1790000000000000))
@@ -112,7 +112,7 @@ class Sent(int):
     - None: a message was sent, and none was replaced.
     - ``"skipped"``: nothing was sent. The id is that of the message that holds the key.
     - ``"replaced"``: the message replaced one that was waiting.
-    - ``"delayed"``: the same, and the delay started again.
+    - ``"delayed"``: as ``"replaced"``, and the delay started again.
 
     >>> sent = Sent.of(41, "skipped")
     >>> sent, sent.conflict
@@ -208,7 +208,7 @@ class Metrics:
 class Maintained:
     """The result of :meth:`maintain` for one queue.
 
-    - ``before``: messages archived before it were removed; None without a retention, or if a
+    - ``before``: messages archived before this time were removed; None without a retention, or if a
       receiver of ``retention_due`` refused (``refused``).
     - ``partitions_made``, ``partitions_dropped``: the numbers of partitions.
     - ``dropped``: messages removed with their partitions.

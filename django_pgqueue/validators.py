@@ -13,7 +13,7 @@ from django_pgqueue.topics import topic_pattern
 
 
 def validate(check: Callable[..., Any], *values: Any) -> None:
-    """Call a check of the operations. Raises ValidationError for what it refuses."""
+    """Call a check of arguments, and convert its InvalidArgument to a ValidationError."""
     try:
         check(*values)
     except InvalidArgument as error:

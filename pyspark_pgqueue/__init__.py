@@ -1,7 +1,7 @@
 """PostgreSQL queues in Spark: a source, a sink, and jobs that maintain a data lake.
 
 Spark looks into every top-level module named ``pyspark_*`` for its ``DefaultSource``, so that
-``spark.read.format("pgqueue")`` works without a call. A cluster needs this package,
+``spark.read.format("pgqueue")`` needs no call to register it. A cluster needs this package,
 ``django_pgqueue``, PySpark and the drivers of the extra ``spark``. It imports only the engine of
 ``django_pgqueue``, which needs no Django.
 
@@ -24,7 +24,7 @@ runs                the database's rows about lakes and exports
 export, rollup,     the jobs
 replay, verify
 cli                 the jobs' arguments, for ``manage.py`` and ``python -m pyspark_pgqueue``
-session, java       a local session and its Java, or advice what to install
+session, java       a local session and its Java, or advice on what to install
 ==================  ===========================================================================
 """
 

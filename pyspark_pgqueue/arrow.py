@@ -19,8 +19,8 @@ from pyspark_pgqueue.columns import CORRUPT, JSON
 from pyspark_pgqueue.errors import ReplicaLags, TableRewritten
 from pyspark_pgqueue.planning import Task
 
-# Joins look messages up by key: other joins read all messages for each task, unless it is cut by
-# id (planning.MERGING).
+# Only nested loops: they look messages up by key. Other joins would read all messages in each task.
+# Tasks that are cut by id allow merge joins again (planning.MERGING).
 SETUP = (
     "SET enable_hashjoin = off",
     "SET enable_mergejoin = off",
@@ -29,7 +29,7 @@ SETUP = (
     "SET application_name = 'pgqueue spark'",
 )
 
-# Bytes per batch. The driver's default, 16 MB, takes several times that in a worker's memory.
+# Bytes per batch. The driver's default, 16 MB, takes several times as much of a worker's memory.
 BATCH = {"adbc.postgresql.batch_size_hint_bytes": str(2 * 1024 * 1024)}
 
 
@@ -69,7 +69,7 @@ def batches(url: str, task: Task, replica_timeout: float = 60.0) -> Iterator[pa.
 
 
 class _Database:
-    """A database in ADBC's sense: a URL and the types known there.
+    """An open database of ADBC: a URL, and the types that this database has.
 
     Opening one reads the whole catalog of types and columns, including those of each queue's
     tables: with one queue, 60 ms of this process and 40 ms of the server. A worker process
@@ -90,7 +90,7 @@ _database = lru_cache(maxsize=4)(_Database)
 
 def _connect(url: str) -> Any:
     # Imported late: this import takes longer than all others, since it loads pandas and Polars if
-    # they are installed. The driver starts several processes that plan and never read.
+    # they are installed. Spark's processes that plan a read never need it.
     from adbc_driver_manager import AdbcConnection, dbapi
 
     database: Any = _database(url)

@@ -191,8 +191,10 @@ def _fitted(value: Any, arrow_type: pa.DataType) -> Any:
 
 
 def _converted(value: Any, arrow_type: pa.DataType) -> Any:
-    """Convert a JSON value as from_json does: other values become JSON text where text is wanted,
-    and times are parsed from ISO 8601.
+    """Convert a JSON value as from_json does.
+
+    For a string type, values that are not strings become JSON text. For dates and timestamps,
+    strings are parsed as ISO 8601.
     """
     if value is None:
         return None

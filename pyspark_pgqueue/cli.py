@@ -32,7 +32,7 @@ _MODULES = {"load": "replay"}
 DIFFERS = 3
 
 _AFTER = {
-    "export": "The lake is as it was, or published whole; the next call goes on from there.",
+    "export": "The run was published whole or not at all; the next export continues from there.",
     "rollup": "No roll-up was changed.",
     "replay": "Messages that were sent stay sent; --id {replay_id} continues after them.",
     "load": "Messages that were sent stay sent; --id {load_id} continues after them.",
@@ -119,7 +119,10 @@ def _export(parser: Any) -> None:
         help="whether retention waits for this lake",
     )
     parser.add_argument(
-        "--max-files", type=int, default=32, help="compact fuller directories (default: 32)"
+        "--max-files",
+        type=int,
+        default=32,
+        help="compact directories with more files (default: 32)",
     )
     parser.add_argument(
         "--anew", action="store_true", help="delete the lake with its files, and export all"
@@ -147,7 +150,7 @@ def _rollup(parser: Any) -> None:
     parser.add_argument("--from", type=moment_of, dest="from_at", metavar="TIME", help="ISO 8601")
     parser.add_argument("--to", type=moment_of, dest="to_at", metavar="TIME", help="ISO 8601")
     parser.add_argument("--every", action="store_true", help="recompute every span")
-    parser.add_argument("--lake", metavar="PATH", help="let Spark count this lake's complete spans")
+    parser.add_argument("--lake", metavar="PATH", help="count the spans in this lake with Spark")
 
 
 def _sending(parser: Any) -> None:

@@ -61,7 +61,7 @@ class Batch:
     deliveries: tuple[Taken, ...] = ()
     system: str = ""
     stream: str = ""
-    #: The number of messages at the head of the queue among which one made an earlier batch fail.
+    #: How many of the queue's next messages may include the one that made an earlier batch fail.
     suspects: int = 0
 
     @classmethod
@@ -154,7 +154,7 @@ class QueueStream(Stream):
         return self._batch.as_dict()
 
     def _may_look(self) -> bool:
-        """Whether it is time for a read, and enough messages are readable."""
+        """Whether to read now: ``IDLE`` is over, and so is the wait for enough messages."""
         if monotonic() - self._looked_at < IDLE:
             return False
         if self._suspects or self._patience.is_over(lambda most: self._readable()):
@@ -184,7 +184,7 @@ class QueueStream(Stream):
         self._acknowledge(Batch.parse(end))
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Report the backlog in the query's progress, the only place Spark offers for it."""
+        """Return the backlog in place of an offset: Spark shows it in the query's progress."""
         if monotonic() - self._counted_at >= COUNT_EVERY:
             found = [metrics(queue) for queue in self._queues()]
             oldest = max((each.oldest_age or 0.0 for each in found), default=0.0)
@@ -225,8 +225,9 @@ class QueueStream(Stream):
             self._check_server(batch.system, planning.server(self._connection))
 
     def _lease(self, most: int, turn: int) -> list[Taken]:
-        """Lease up to ``most`` messages. Queues take turns, and each leaves its unused share to the
-        next.
+        """Lease up to ``most`` messages, an equal share from each queue.
+
+        Unused shares go to later queues. ``turn`` rotates the order of the queues.
         """
         options = self.options
         queues = self._queues("NOT paused")
@@ -268,7 +269,7 @@ class QueueStream(Stream):
         self._keeper.keep(held)
 
     def _serve_again(self, batch: Batch) -> Serving:
-        """Count a delivery of the batch's messages, and choose how many to serve."""
+        """Count one more delivery of the batch's messages, and choose how many to serve."""
         with self._runner.transaction():
             before = serving.load(self._connection, batch.stream, batch.number)
             held = self._held(batch, before.tries)
@@ -324,7 +325,7 @@ class QueueStream(Stream):
         for queue, grouped, timeout, receipts in held:
             mine, rest = receipts[:served], receipts[served:]
             served -= len(mine)
-            if grouped:  # if their leases expired, lease the followers again
+            if grouped:  # lease followers again that were set back when their leases expired
                 hold(queue, mine, timeout)
             refused = refusals.acknowledged(self._connection, (r.id for r in mine))
             gone: list[Any] = complete(queue, [r for r in mine if r.id not in refused]).lost
@@ -345,9 +346,9 @@ class QueueStream(Stream):
         if lost:
             self._redelivered += lost
             warnings.warn(
-                f"{lost} messages of batch {batch.number} are delivered again: while this "
-                f"stream was stopped or cut off their leases ran out, and others had them or the "
-                f"head of their group. A longer visibilityTimeout makes that rarer.",
+                f"{lost} messages of batch {batch.number} are delivered again: their leases "
+                f"expired while this stream was stopped or cut off, and another reader leased them "
+                f"or the head of their group. A longer visibilityTimeout makes that rarer.",
                 stacklevel=4,
             )
 
@@ -442,8 +443,8 @@ class _Keeper(threading.Thread):
                 self._extend()
             except psycopg.Error as error:
                 warnings.warn(
-                    f"Leases could not be extended ({error}): others may get the messages too, "
-                    f"if that stays so until the visibility timeout.",
+                    f"Leases could not be extended ({error}). If this lasts until the visibility "
+                    f"timeout, other readers may get the messages too.",
                     stacklevel=2,
                 )
 

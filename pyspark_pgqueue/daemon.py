@@ -1,4 +1,4 @@
-"""Imports the modules of Spark's Python workers before these are forked, so that they share memory.
+"""Imports modules before Spark forks its Python workers, so that the workers share the memory.
 
 Spark's own daemon has imported nothing when it forks, so each worker imports PySpark, pyarrow and
 the drivers itself: 70 MB and half a second. Set ``spark.python.daemon.module`` to this module, as

@@ -5,7 +5,7 @@
   x ExecutorsLack         executors lack a package, a driver or a path
   x InvalidOption         an option, a column or a schema is invalid
   x DataLost              messages were purged before a stream read them, or during a read
-  x ServerChanged         a checkpoint or a lake is from another server, or ahead of this one
+  x ServerChanged         a checkpoint or a lake is of another server, or ahead of this server
   x TableRewritten        a table was rewritten (VACUUM FULL, CLUSTER) between plan and read
   x ReplicaLags           a replica did not catch up with the planned read
   x StagingLost           staged rows are gone, as after a server crash
@@ -67,16 +67,16 @@ class DataLost(PipelineError):
                 f"(startingOffsets), or set failOnDataLoss=false to take what is left."
             )
         else:
-            how = "was dropped" if dropped else "lost archived messages that were purged"
+            how = "was dropped" if dropped else "lost archived messages to a purge"
             text = (
-                f"Queue {queue!r} {how} before this stream read them all. Set failOnDataLoss=false "
-                f"to go on with what is left, or start from a new checkpoint."
+                f"Queue {queue!r} {how} before this stream had read all of its messages. Set "
+                f"failOnDataLoss=false to go on with what is left, or start from a new checkpoint."
             )
         super().__init__(text)
 
 
 class ServerChanged(PipelineError):
-    """A checkpoint, lake, roll-up or archive is from another server, or ahead of this one."""
+    """A checkpoint, lake, roll-up or archive is of another server, or ahead of this server."""
 
 
 class TableRewritten(PipelineError):
@@ -142,7 +142,7 @@ class LakeDiffers(PipelineError):
 
 
 def in_one_line(error: BaseException) -> str:
-    """An error's text without the traceback that Spark puts into it.
+    """Return an error's text as one line, without the tracebacks that Spark puts into it.
 
     >>> in_one_line(ValueError("no such thing\\n  at line 7"))
     'ValueError: no such thing'

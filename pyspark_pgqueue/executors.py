@@ -83,10 +83,9 @@ for _function in (_missing, _advice, _landed):
 class Landing:
     """Wraps a source, reader or writer, and reports missing packages when Spark unpickles it.
 
-    The pickle contains this package's path on the driver's machine. The process on the driver in
-    which Spark plans a stream lacks that path: it looks for the files of ``--py-files`` in a
-    directory ``streaming_job``, where Spark has put none (PythonStreamingSourceRunner, as of Spark
-    4.3).
+    Unpickling adds this package's path on the driver to ``sys.path``. The driver's process that
+    plans a stream needs that: it looks for the files of ``--py-files`` in a directory
+    ``streaming_job``, where Spark has put none (PythonStreamingSourceRunner, as of Spark 4.3).
     """
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
 """The export job: appends newly archived messages to a Parquet lake.
 
-A run exports the messages of some transactions: from the end of the last good run up to the oldest
-transaction still open, below which nothing can appear any more. The database records each run
+A run exports the messages of a range of transactions: from the end of the last finished run to the
+oldest transaction still open, below which no new rows can appear. The database records each run
 (:mod:`.runs`), so that every message is in the lake exactly once, even if a process dies.
 """
 
@@ -168,7 +168,7 @@ def _export_run(
 
     parts = executors.on_executors(spark, write, tasks, progress)
     written = [file for part in parts for file in part]
-    # The first run has what is left after earlier purges.
+    # The first run exports what earlier purges left: only later purges count as losses.
     guard = planning.Guard((), start, tuple(planned) if low == 0 else None)
     lost = guard.lost(planning.marks(connection, options, chosen))
     for name in sorted(mark.queue for mark in lost):

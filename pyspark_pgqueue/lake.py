@@ -1,8 +1,8 @@
 """The files of a lake: their paths and contents.
 
 ``archive/queue=orders/date=2026-11-21/run-7-0-….parquet`` under the lake's path: a layout that
-DuckDB, Polars, Athena and Spark read. :mod:`.stores` publishes a run's files, and :mod:`.runs` has
-their names.
+DuckDB, Polars, Athena and Spark read. :mod:`.stores` publishes a run's files, and :mod:`.runs`
+records their names.
 
 ``compacted`` has the same layout, for readers of an Iceberg table: each of its files has the rows
 of several files of ``archive`` that earlier snapshots still need (:mod:`.iceberg`).

@@ -44,8 +44,8 @@ EARLIEST = Snapshot.below(0)
 class Offset:
     """A stream's position: every row visible in ``since`` was delivered.
 
-    If a step was cut short, so were the rows of ``until``, the next snapshot, up to the transaction
-    and id in ``after``.
+    If a step was cut short, rows of the next snapshot, ``until``, were delivered too, up to the
+    transaction and id in ``after``.
     """
 
     since: Snapshot

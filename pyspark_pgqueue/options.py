@@ -40,8 +40,8 @@ pushdown                   auto                 true if Spark pushes filters; au
 queue                                           for writing: the queue, instead of column queue
 until                      the queue's window   for writing: how long a unique key is held: started,
                                                 done, or a length of time, as 10m
-onConflict                 skip                 for writing: skip, or replace, what a row does if a
-                                                waiting message holds its unique key
+onConflict                 skip                 for writing: skip a row whose unique key is held, or
+                                                replace the message, if it has not started
 txnAppId, txnVersion                            for writing: the job's name and an increasing
                                                 number; each version is written once
 =========================  ===================  ==================================================
@@ -70,7 +70,8 @@ _COLUMNS = {"archive": ARCHIVE, "live": LIVE, "counts": COUNTS}
 
 FROM_THE_START = Offset(EARLIEST)
 
-#: Spark spends 60 ms between two tasks of a core, a fifth of a read at 200,000 rows per task.
+#: Rows of a task. Spark spends 60 ms between two tasks of a core: with 200,000 rows per task, a
+#: fifth of a read.
 ROWS_PER_TASK = 1_000_000
 
 
@@ -248,7 +249,7 @@ def _offset(text: str, name: str) -> Offset | None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidOption(
             f'{name} must be earliest, latest, {{"s": "xmin:xmax:running"}} as in a checkpoint, or '
-            f'{{"xid": 123}} for all transactions before that one, not {text!r}'
+            f'{{"xid": 123}} for the position after all transactions below 123, not {text!r}'
         ) from error
 
 

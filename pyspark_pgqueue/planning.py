@@ -313,7 +313,7 @@ def _bytes_of_a_message(
 
 
 class _Piece(NamedTuple):
-    """A range of one table's blocks."""
+    """The part of a task that reads one range of a table."""
 
     statement: str
     table: str

@@ -35,8 +35,9 @@ class Reader(Landing, DataSourceReader):
             elif options.start is None:
                 raise InvalidOption("A batch read that starts at latest has nothing to read.")
             else:
-                # The purge marks are read before the end offset, so that a later removal changes
-                # them, and the queues again after it, which may show messages of a new one.
+                # Read the purge marks before the end offset: a removal between the two then changes
+                # a mark, which the tasks' guards detect. Read the queues again after the offset,
+                # which may show messages of a new queue.
                 marks = planning.marks(connection, options, chosen)
                 server = planning.server(connection)
                 if options.fail_on_server_change:

@@ -77,7 +77,7 @@ def _record(url: str, errors: Mapping[int, str], *, refused: bool) -> None:
 
 
 def _record_alone(url: str, frame: Any, error: Exception) -> None:
-    """Record an error if one message alone can be its reason."""
+    """Record the error of a failed call if its DataFrame has exactly one message."""
     try:
         ids = [row.id for row in frame.select("id").head(2)]
     except Exception:

@@ -56,10 +56,11 @@ def rollup(
 ) -> Summary:
     """Compute roll-ups for spans of ``seconds``, replacing earlier ones.
 
-    By default the first span is the first that changed since the last run; with ``every``, the
-    first of all. Spark counts the spans that ``lake`` has completely, and the database counts the
-    rest. Roll-ups outlive their messages: for a queue whose messages were removed, the roll-ups
-    stay up to the first span that is still complete. ``spark`` may be None without a lake.
+    Starts at ``from_at``, by default at the first span that changed since the last run; with
+    ``every``, at the first message. Spark counts the spans that ``lake`` has completely, and the
+    database counts the rest. Roll-ups outlive their messages: for a queue whose messages were
+    removed, the roll-ups stay up to the first span that is still complete. ``spark`` may be None
+    without a lake.
 
     >>> print(rollup(spark, url))
     48 roll-ups from 2026-11-19 00:00 to 2026-11-21 00:00, 0 emptied, 1.4 s.
@@ -126,7 +127,9 @@ def _start(
     reached: int,
     last: _Run | None,
 ) -> int:
-    """Return the first span to compute. Without a last run that is the first of all.
+    """Return the start of the first span to compute: the span of ``from_at``, if given.
+
+    Without a last run, returns 0 for all spans.
 
     Raises ServerChanged if the last run is of another server, or ahead of this server.
     """
@@ -136,9 +139,9 @@ def _start(
         return 0
     if last.system != server.system or last.below_xid > server.now.xmax:
         raise ServerChanged(
-            "The last roll-up was computed on another server, or is ahead of this one, which was "
-            "restored to an earlier state. So the spans that changed are unknown. Recompute all of "
-            "them (--every)."
+            "The last roll-up was computed on another server, or it is ahead of this server, which "
+            "was restored to an earlier state. So it is unknown which spans changed: recompute "
+            "every span (--every)."
         )
     changed = rollup_database.first_bucket(connection, seconds, last.below_xid, last.at)
     return reached if changed is None else min(changed, reached)
@@ -181,9 +184,9 @@ def _kept_in(
         )
     if system != server.system or exported_below > server.now.xmax:
         raise ServerChanged(
-            f"The lake {path} was exported from another server, or is ahead of this one, which was "
-            f"restored to an earlier state. Leave --lake out, or export the lake again (export "
-            f"--anew)."
+            f"The lake {path} was exported from another server, or it is ahead of this server, "
+            f"which was restored to an earlier state. Leave --lake out, or export the lake again "
+            f"(export --anew)."
         )
     [(first,)] = connection.execute(
         "SELECT extract(epoch FROM min(archived_at))::bigint FROM pgqueue_archive "

@@ -178,7 +178,7 @@ def count_archived(
 ) -> None:
     """Count the messages archived in the bucket ``start`` or later, in SQL.
 
-    No transaction before ``first_xid`` archived such a message, which serves the archive's index.
+    No transaction before ``first_xid`` archived such a message: this condition can use an index.
     Each connection counts one queue at a time: PostgreSQL parallelises a large table by itself, but
     not a hundred small ones.
     """
@@ -239,8 +239,8 @@ def first_bucket(
 ) -> int | None:
     """Return the first span that changed since a run that saw all transactions below ``below_xid``.
 
-    A message counts in the span in which it was sent and in the one in which it ended. Its
-    transaction id shows whether it is new: a sender may commit after the run what it sent before.
+    A message counts in the span in which it was sent and in the span in which it ended. Transaction
+    ids, not times, show which messages are new: a message sent before the run may commit after it.
     """
     [(first,)] = connection.execute(
         """

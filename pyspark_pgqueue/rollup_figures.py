@@ -40,7 +40,9 @@ def moment(bucket: int) -> dt.datetime:
 
 
 def bucket_of(at: float, seconds: int) -> int:
-    """The bucket of ``seconds`` that contains a time; both are in seconds since 1970.
+    """Return the start of the bucket that contains the time ``at``.
+
+    Buckets are ``seconds`` long. Both times are in seconds since 1970.
 
     >>> bucket_of(3700.5, 3600)
     3600
@@ -85,7 +87,10 @@ class Figures:
         self.pruned = {each.queue for each in removed} - dropped
 
     def take_from_lake(self, queue: str, first: float) -> None:
-        """Count a queue from a lake that has its removed messages. ``first`` is as in Removed."""
+        """Count earlier spans of a queue too: a lake has its removed messages.
+
+        ``first`` is when the first message of the queue in the lake ended.
+        """
         if queue in self.pruned:
             self.whole[queue] = min(self.whole[queue], self._after(first))
 

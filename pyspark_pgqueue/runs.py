@@ -2,7 +2,7 @@
 
 A run is a row of ``pgqueue_export_run``, recorded before its first file is written. It is RUNNING
 until the names of its files are recorded, and PUBLISHING until the files are visible. A run that
-fails before that has published nothing: the next run exports its messages. A run that dies while
+fails while RUNNING has published nothing: the next run exports its messages. A run that dies while
 publishing is finished by the next export.
 """
 
@@ -156,9 +156,9 @@ def open_lake(
         )
     if system != server.system or lake.exported_below > server.now.xmax:
         raise ServerChanged(
-            f"The lake {path} was exported from another server, or is ahead of this one, which was "
-            f"restored to an earlier state. Export to another path, or delete the lake's files "
-            f"and export the database again (--anew)."
+            f"The lake {path} was exported from another server, or it is ahead of this server, "
+            f"which was restored to an earlier state. Export to another path, or delete the lake's "
+            f"files and export the database again (--anew)."
         )
     planning.check_server(connection, server)
     return lake
@@ -194,7 +194,10 @@ def unfinished(connection: psycopg.Connection[Any], lake: Lake) -> tuple[int, Ma
 def begin(
     connection: psycopg.Connection[Any], lake: Lake, kind: str, low: int = 0, high: int = 0
 ) -> tuple[int, tuple[int, ...]]:
-    """Record a new run, which takes over the failed runs of its kind. Returns its id and theirs."""
+    """Record a new run. It resumes the lake's failed runs of this kind that no other run resumed.
+
+    Returns the new run's id, and the ids of the resumed runs.
+    """
     with connection.transaction():
         [(number,)] = connection.execute(
             "INSERT INTO pgqueue_export_run "

@@ -6,8 +6,8 @@ message is alone. If that message has no deliveries left, it is dead-lettered. W
 committed, messages that were not served return to the queue, and their deliveries are not counted.
 
 A sink may have stored the part that the last tasks read. Then it recognises the batch's number, and
-reads nothing. So a task that reads a smaller part records that, and only the recorded part is
-acknowledged.
+reads nothing. So a task that reads a smaller part records its size, and only the recorded part
+is acknowledged.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class _Writer(Landing):
                     queues = _still_there(connection, {pk for each in staged for pk in each.queues})
                     self._send(connection, queues, tokens, rows)
                 _unstage(connection, tokens)
-            # Rows staged longer ago belong to a dead job.
+            # Rows staged more than a day ago belong to a dead job.
             connection.execute(
                 "DELETE FROM pgqueue_staging "
                 "WHERE staged_at < statement_timestamp() - interval '1 day'"
@@ -162,8 +162,8 @@ CREATE TEMPORARY TABLE pgqueue_arrived (
 ) ON COMMIT DROP
 """
 
-# Claims the rows' unique keys, as send_batch does. The trigger of the queue's own table makes the
-# rows that are sent ready, and wakes consumers.
+# Claims the rows' unique keys, as send_batch does. The trigger of the queue's own table adds the
+# inserted messages to the queue, and wakes consumers.
 SEND_ONCE = """
 WITH arrived AS MATERIALIZED (
     SELECT row_number() OVER (ORDER BY place) AS place,

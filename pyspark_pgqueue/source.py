@@ -6,9 +6,8 @@ Batch reads return archived messages with their bodies, or peek at live ones. St
 archive, or consume a queue. Writes send each row exactly once. See :mod:`.options` for the options.
 A read with a path, ``load("s3://bucket/lake")``, returns the messages of a lake.
 
-Spark asks the source in processes of their own, one for each kind of question, which it keeps for a
-while. So what a question needs is imported when it is asked: with everything a process would take
-37 MB more.
+Spark calls the source in separate processes, one for each kind of call, and keeps them for a while.
+So each call imports only what it needs: with everything imported, a process takes 37 MB more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The part of a write that runs in tasks: stages rows in COPY's text format (:mod:`.sink`)."""
+"""The part of a write that runs in Spark's tasks: stages rows as COPY's text (:mod:`.sink`)."""
 
 from __future__ import annotations
 

@@ -306,6 +306,6 @@ class Upload:
 
 def _lost(source: str, target: str) -> LakeDiffers:
     return LakeDiffers(
-        f"{source} should appear as {target}, and neither is there. Restore it, or delete the run "
-        f"in the database to export its span again."
+        f"{source} was to be published as {target}, and neither exists. Restore it, or delete the "
+        f"run in the database to export its span again."
     )

@@ -129,7 +129,7 @@ def groups_of(queue: OpenQueue, receipts: Sequence[Receipt]) -> dict[int, str]:
 
 
 def archived(queue: OpenQueue, receipts: Sequence[Receipt]) -> set[Receipt]:
-    """Return receipts whose delivery archived the message, as in a call whose answer was lost."""
+    """Return the receipts whose delivery archived the message, in a call whose answer was lost."""
     if not receipts:
         return set()
     archive = ddl.own_table("pgqueue_archive", queue.id)

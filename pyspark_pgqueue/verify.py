@@ -15,7 +15,7 @@ from pyspark_pgqueue.stores import address
 
 Sums = dict[str, list[int]]
 
-# Both sides build the same text, and sum the first 32 bits of its MD5.
+# Spark and PostgreSQL build the same text of a message, and sum the first 32 bits of its MD5.
 _SPARK = """
 SELECT queue, count(*),
        coalesce(sum(cast(conv(substr(md5(concat_ws('|', cast(id AS string), state,
@@ -50,7 +50,7 @@ class Finding:
     queue: str
     in_lake: int
     expected: int
-    compared_with: str  # the database, the rest of it after a purge, or the Iceberg table
+    compared_with: str  # database, earlier checksum, recorded count, or the Iceberg table
     agrees: bool
 
     def __str__(self) -> str:
@@ -127,7 +127,7 @@ def _in_lake(spark: Any, path: str, low: int, high: int) -> Sums:
 
 
 def _in_table(spark: Any, path: str, table: str) -> list[Finding]:
-    """Whether an Iceberg table has the same messages as the lake's files."""
+    """Compare the numbers of messages in an Iceberg table and in the lake's files, by queue."""
     kept: dict[str, int] = {}
     if lake.files_in(path):
         rows = lake_source.read(spark, path, ["id"]).groupBy("queue").count()
@@ -157,7 +157,7 @@ def _in_database(
 
 
 def _purged(connection: psycopg.Connection[Any], low: int) -> set[str]:
-    """Queues from which archived messages of this transaction or later were removed."""
+    """Queues from which messages archived by transaction ``low`` or later may have been removed."""
     rows = connection.execute(
         "SELECT q.name FROM pgqueue_purge_mark p JOIN pgqueue_queue q ON q.id = p.queue_id "
         "WHERE p.below_xid > %s",

@@ -153,7 +153,7 @@ def test_an_unknown_dead_letter_queue_is_named(state):
         forwards(CreateQueue("orders", dead_letter_queue="orders.daed"), state)
 
     assert "no queue 'orders.daed'" in str(refused.value)
-    assert "those there are: orders.dead" in str(refused.value)
+    assert "its queues: orders.dead" in str(refused.value)
 
 
 def test_alter_changes_what_it_names_and_backwards_restores_it(state):

@@ -26,7 +26,7 @@ from django_pgqueue.templatetags.pgqueue_admin import linked
 
 __all__ = ["CAP", "PageAdmin", "RecordAdmin", "column"]
 
-#: Maximum number of rows that a list counts, pages through and acts on.
+#: Maximum number of rows that a list counts and pages through.
 CAP = 10_000
 
 
@@ -45,7 +45,7 @@ def column(name: Any, value: Callable[[Any], Any], ordering: str | None = None) 
 
 
 class PageAdmin(generic.ModelAdmin):
-    """The base of our model admins. Queries the database once per page, not once per cell."""
+    """The base of our model admins. Adds pages, navigation and time limits to Django's."""
 
     paginator = CappedPaginator
     change_list_template = "admin/django_pgqueue/list.html"
@@ -53,7 +53,7 @@ class PageAdmin(generic.ModelAdmin):
     show_full_result_count = False
     show_facets = ShowFacets.NEVER
     list_per_page = 50
-    #: Pages that replace Django's list and its form, if any, and additional pages.
+    #: ``list_page`` and ``change_page`` replace Django's list and form. ``pages`` adds pages.
     list_page: type[Page] | None = None
     change_page: type[Page] | None = None
     pages: Sequence[type[Page]] = ()
@@ -148,7 +148,7 @@ class PageAdmin(generic.ModelAdmin):
     def with_nav(
         self, request: HttpRequest, context: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Return the context with navigation links to those of our pages that the user may see."""
+        """Return the context, with navigation links to the pages that the user may see."""
         pages = [
             (_("Queues"), Queue, "queue_changelist"),
             (_("Messages"), Message, "message_changelist"),
@@ -194,7 +194,7 @@ class PageAdmin(generic.ModelAdmin):
     def render_page(
         self, request: HttpRequest, template: str, context: dict[str, Any]
     ) -> TemplateResponse:
-        """Return a page that renders one of our templates within the admin."""
+        """Return the response: one of our templates, within the admin's layout."""
         request.current_app = self.admin_site.name
         return TemplateResponse(
             request,
@@ -210,7 +210,7 @@ class PageAdmin(generic.ModelAdmin):
         )
 
     def message_link(self, pk: int, queue_id: int) -> str:
-        """Return a link to a message. It names the queue, or all partitions would be searched."""
+        """Return a link to a message. It names the queue, to spare a search of all partitions."""
         return linked(self.url("message_change", pk), pk, queue=queue_id)
 
     def queue_link(self, pk: object, name: object) -> str:

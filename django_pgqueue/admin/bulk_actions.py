@@ -243,7 +243,7 @@ class Action:
     title: str = ""
     about: str = ""  # Text above the question, such as the messages' common error.
     typed: str = ""  # The name that the user must type to confirm.
-    ask: bool = False  # Whether to ask even for a few messages and an undoable action.
+    ask: bool = False  # Whether to ask even if messages are few and the action is not final.
 
     @cached_property
     def using(self) -> str:
@@ -315,7 +315,7 @@ class Action:
         return self._shown(bulk_actions)
 
     def _shown(self, bulk_actions: Sequence[BulkAction]) -> HttpResponse:
-        """Redirect to the bulk actions, or back with messages if the user may not see them."""
+        """Redirect to the bulk actions. If the user may not see them, show their states instead."""
         site = self.page.owner.admin_site
         if site.is_registered(BulkAction):
             owner: Any = site.get_model_admin(BulkAction)
@@ -479,7 +479,7 @@ def _told(bulk_action: BulkAction) -> str:
 
 
 def logged(bulk_action: BulkAction, what: str) -> str:
-    """Return the text about a bulk action for the queue's history in the admin."""
+    """Return the text of an entry in the queue's admin history."""
     return _("%(title)s, %(messages)s up to id %(highest)s: bulk action %(pk)s %(what)s.") % {
         "title": WORDS[Kind(bulk_action.kind)].title,
         "messages": counted(bulk_action.count),
@@ -490,7 +490,7 @@ def logged(bulk_action: BulkAction, what: str) -> str:
 
 
 def log_end(bulk_action: BulkAction, **kwargs: Any) -> None:
-    """Log the end in the queue's history in the admin. Receives ``bulk_action_ended``."""
+    """Log a bulk action's end in the queue's admin history. Receives ``bulk_action_ended``."""
     if not bulk_action.user_id:
         return
     with transaction.atomic(using=router.db_for_write(LogEntry)):

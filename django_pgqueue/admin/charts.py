@@ -81,7 +81,7 @@ class Chart:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing happened."""
+        """Whether every value is zero or missing."""
         return not any(any(line.values) for line in self.lines)
 
     @property
@@ -169,7 +169,7 @@ def spark_paths(series: Sequence[Sequence[float]], width: int = 120, height: int
 
 
 def ticks(most: float, *, whole: bool = False, timed: bool = False) -> list[float]:
-    """Return round numbers from zero up to the first that reaches the largest value.
+    """Return an axis's tick values: round numbers from zero to the first that reaches ``most``.
 
     >>> ticks(7.2), ticks(0)
     ([0.0, 2.0, 4.0, 6.0, 8.0], [0.0, 1.0])

@@ -1,4 +1,4 @@
-"""Finds a message with the beginning of its body, and formats JSON."""
+"""Reads a message and the beginning of its body, and formats JSON."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ def find_message(request: HttpRequest, pk: object) -> Any:
 
 
 def is_large(message: Any) -> bool:
-    """Return whether the body is too large to edit. The message is from :func:`find_message`."""
+    """Return whether the body is too large to edit, or Python cannot parse it.
+
+    The message is from :func:`find_message`.
+    """
     if (message.length or 0) <= LONGEST:
         with suppress(*UNREADABLE):
             mask(json.loads(message.text or "null"))

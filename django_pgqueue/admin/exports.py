@@ -29,7 +29,7 @@ __all__ = ["ExportRunAdmin", "LakeAdmin", "may_see", "problems"]
 MOST_COUNTED = 10_000
 _ERROR = 200
 
-#: Whether a database session still works on the run. A run whose process died has no session.
+#: Whether a database session is exporting to the run's lake. A dead process has no session.
 IS_RUNNING: Any = RawSQL(
     lakes.is_running("(SELECT path FROM pgqueue_lake WHERE id = pgqueue_export_run.lake_id)"),
     (),
@@ -89,7 +89,7 @@ class LakeForm(generic.ModelForm):
 
 
 def _add_health(rows: Sequence[Any]) -> None:
-    """Set ``health``, the state of its exports, on each lake."""
+    """Set each lake's ``health``: the state of the lake's exports, or None if unknown."""
     found = {each.path: each for each in lakes.health(rows[0]._state.db, MOST_COUNTED)}
     for lake in rows:
         lake.health = found.get(lake.path)

@@ -21,8 +21,8 @@ from django_pgqueue.models import Queue
 __all__ = ["WINDOWS", "Failures", "Group", "Members"]
 
 
-#: Above this number of queues, ids are hidden from the planner. For visible ids it skips other
-#: queues' partitions, but compares each id with each partition: 36 s for 6,000 ids.
+#: Up to this many queue ids are visible to the planner, which skips other queues' partitions. It
+#: compares each id with each partition, 36 s for 6,000 ids, so more ids are hidden from it.
 LISTED = 200
 
 
@@ -30,7 +30,7 @@ ERROR = compose("failures/error", {}, __package__)
 
 
 class Window(NamedTuple):
-    """The period that a page of failures shows, and the length of one step of its trends."""
+    """The period that a page of failures shows, and the time span of a point in its trends."""
 
     label: Any
     length: dt.timedelta
@@ -55,7 +55,7 @@ class Group(NamedTuple):
     sources: list[int]  # Ids of the failures' queues.
     spans: list[list[int]]  # Pairs of a span's start, in epoch seconds, and a count.
     example: list[int]  # An example message's id, and its queue's id.
-    every: int  # The number of all groups.
+    every: int  # The number of groups, including those beyond the limit.
     line: str  # The first line of the example's error.
     frame: str | None
 
@@ -121,7 +121,10 @@ class Failures:
     def ask(
         self, name: str, params: Mapping[str, Any] | None = None, **names: object
     ) -> list[tuple[Any, ...]]:
-        """Run a named statement about these failures, or about their counts. Return its rows."""
+        """Run a named statement, and return its rows.
+
+        It may include ``open``, these failures, or ``counts``, their numbers by source queue.
+        """
         values: dict[str, Any] = {
             "queues": list(self.queues),
             "dead": list(self.dead_letters),

@@ -59,7 +59,7 @@ class _WindowPage(Page):
         return dict(queues_for(self.request).values_list("pk", "name"))
 
     def context(self) -> dict[str, Any]:
-        """Return the values that both templates need."""
+        """Return the values that the templates of both pages need."""
         chosen = self.window
         query = "" if self.source is None else f"&queue={self.source}"
         return {

@@ -32,7 +32,7 @@ class HealthPage(Page):
             {
                 "title": _("Database"),
                 "server": ask("health/server")[0],
-                # Append whether the holder is open for too long, as any replication slot is.
+                # Append whether to warn: of a transaction open too long, or a replication slot.
                 "holders": [
                     (*holder, holder[-1] is None or holder[-1] > LONG_TRANSACTION)
                     for holder in ask("health/holders")

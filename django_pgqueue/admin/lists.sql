@@ -1,5 +1,5 @@
--- A query for each place, such as ready: the messages of queue q that are there, one page in index order.
--- places.py has the values of {after_id}, {after_turn}, {after_vt} and {after_group}.
+-- The messages of queue q in a place, such as ready: one page, in index order. places.py combines
+-- these parts, and has the values of {after_id}, {after_turn}, {after_vt} and {after_group}.
 
 -- {lists/ready}
 SELECT id, ARRAY[-priority, turn] AS key, enqueued_at, group_key, 0 AS attempts
@@ -7,14 +7,14 @@ FROM pgqueue_ready
 WHERE queue_id = q.id AND (-priority, turn) > (({after_turn})[1], ({after_turn})[2])
 ORDER BY -priority, turn
 
--- {lists/first_ready}
+-- {lists/first_ready}: ready messages, each the first of a group without a head
 SELECT f.id, key, enqueued_at, group_key, attempts
 FROM ({places/headless}) f
 CROSS JOIN LATERAL (SELECT ARRAY[-priority, 9223372036854775807] AS key) l  -- after all turns
 WHERE place = 'ready' AND (key, f.id) > ({after_turn}, {after_id})
 ORDER BY key, f.id
 
--- {lists/first_delayed}
+-- {lists/first_delayed}: delayed messages, each the first of a group without a head
 SELECT id, vt AS key, enqueued_at, group_key, attempts FROM ({places/headless}) f
 WHERE place = 'delayed' AND (vt, id) > ({after_vt}, {after_id})
 ORDER BY vt, id
@@ -40,8 +40,9 @@ WHERE queue_id = q.id AND (group_key, id) > ({after_group}, {after_id})
   AND id <> ALL(ARRAY(SELECT id FROM ({places/headless}) f))
 ORDER BY group_key, id
 
--- {lists/rows}: tests the first {most} of {rows}. Returns those that meet {conditions} (matches), and always the
--- last one if {most} were tested (ends). The limit is hidden from the planner: P1.
+-- {lists/rows}: tests the first {most} of {rows}. Returns the rows that meet {conditions} (matches
+-- is true) and, if {most} rows were tested, the last of them (ends is true). The limit is hidden
+-- from the planner: P1.
 (SELECT f.id, f.key, f.matches, f.ends
  FROM (SELECT s.*, {conditions} AS matches
        FROM (SELECT r.*, row_number() OVER () = (SELECT {most}::bigint) AS ends
@@ -55,7 +56,8 @@ WHERE (%(queues)s::int[] IS NULL OR q.id = ANY(%(queues)s::int[]))
   AND q.id >= %(after_queue)s
 {order} LIMIT (SELECT %(limit)s::bigint)
 
--- {lists/kept}: as lists/rows, from {table} (messages or outcomes), with all chosen queues in one order.
+-- {lists/kept}: as lists/rows, but from {table}, the messages or the archive, and for all chosen
+-- queues in one order.
 SELECT f.queue_id, f.key, f.id, f.matches, f.ends
 FROM (SELECT s.*, {conditions} AS matches
       FROM (SELECT r.*, row_number() OVER () = (SELECT %(look)s::bigint) AS ends
@@ -69,7 +71,7 @@ FROM (SELECT to_regclass('{table}') AS root WHERE %(queues)s::int[] IS NULL
       UNION ALL SELECT to_regclass('{table}_q' || id) FROM unnest(%(queues)s::int[]) AS id) q
 CROSS JOIN LATERAL pg_partition_tree(q.root) t
 
--- {lists/backlog}: an aggregate of all messages in a queue, if it has any
+-- {lists/backlog}: an aggregate of up to %(most)s messages in a queue; no row if it has none
 SELECT queue_id, {what}
 FROM (SELECT queue_id, id FROM pgqueue_live WHERE queue_id = %(queue)s
                                     AND enqueued_at <= coalesce(%(asked_at)s::timestamptz, enqueued_at)

@@ -124,7 +124,7 @@ class MessagePage(Page):
     def _offers(
         self, message: Message, standing: Standing | None, died: DeadLetter | None
     ) -> dict[str, Any]:
-        """Return the buttons that apply (action, label, class), and ``final``, which deletes."""
+        """Return the template's values for buttons: ``final`` deletes, ``offers`` are others."""
         place = standing.place if standing else None
         is_held = place is Place.IN_FLIGHT
         offers: list[tuple[Kind, str, str]] = []

@@ -1,5 +1,6 @@
--- Messages by id, with the beginnings of their bodies, their last errors, their outcomes and their places.
--- Large values are left out, since even reading their beginnings would decompress them whole.
+-- Messages by id, with the beginnings of their bodies, their outcomes, their places, and the errors
+-- of archived messages and dead letters. Large values are left out, since reading the beginning of
+-- one decompresses all of it.
 SELECT m.id, m.queue_id, q.name, m.enqueued_at, m.scheduled_at, m.expires_at, m.priority,
        m.group_key, m.unique_key,
        CASE WHEN %(length)s::int IS NULL THEN m.headers::text END,

@@ -80,7 +80,7 @@ class Listed(NamedTuple):
 
     @property
     def turn(self) -> dt.datetime | None:
-        """The time from which the message can be read, or at which it was archived."""
+        """When the message was archived, or when it can be read. None if waiting."""
         if self.standing is None or self.standing.place is Place.WAITING:
             return self.archived_at
         return self.standing.vt or self.enqueued_at
@@ -206,7 +206,7 @@ class MessagesPage(Page):
         )
 
     def _go_on(self, search: Search, looked: Looked, end: Found) -> dict[str, str]:
-        """Return a text on how far the search came, and the URL that continues it."""
+        """Return the number of messages searched so far, as text, and the URL to go on."""
         given = self.request.GET.get("searched", "")
         searched = looked.most + (int(given) if is_number(given, 10**12) else 0)
         every = search.searched()

@@ -49,8 +49,8 @@ LONG_TRANSACTION = 300.0
 #: Seconds without a heartbeat after which a consumer counts as dead.
 DEAD_AFTER = Options.dead_after
 
-#: A queue is failing if at least ``FAILURES`` attempts failed, and of all attempts at least
-#: ``SHARE`` in the last hour, or ``SHARE_NOW`` in the last ten minutes.
+#: A queue has failures if at least ``FAILURES`` attempts of the last hour failed, and at least
+#: ``SHARE`` of all. It is failing if the last ten minutes had as many, and ``SHARE_NOW`` of all.
 FAILURES, SHARE, SHARE_NOW = 3, 0.05, 0.04
 RECENT = dt.timedelta(hours=1)
 
@@ -157,7 +157,10 @@ class Row:
 
     @property
     def lacks_consumer(self) -> bool:
-        """Whether the queue has readable messages and no live consumer."""
+        """Whether the queue has readable messages, and lacks a live consumer.
+
+        Paused queues and dead-letter queues need none.
+        """
         return not (self.queue.paused or self.sources or self.consumers) and self.readable > 0
 
     @property
@@ -167,7 +170,7 @@ class Row:
         return (alert, self.is_idle, self.queue.name.lower())
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the row as JSON values. None means that no consumer has reported the value."""
+        """Return the row as JSON values. Values that no consumer has reported are None."""
         hour = self.recent.hour
         known = hour.attempts > 0
         return {
@@ -376,7 +379,7 @@ def _causes(row: Row) -> Iterator[tuple[Cause, str]]:
 
 
 def _fails(recent: Recent) -> Cause | None:
-    """Return FAILING if attempts fail in the last ten minutes, FAILED if in the last hour."""
+    """Return FAILING by the last ten minutes' attempts, else FAILED by the last hour's, or None."""
     present, hour = recent.lately, recent.hour
     if present.bad >= FAILURES and present.share >= SHARE_NOW:
         return FAILING
@@ -411,7 +414,7 @@ def _vanished(process: Process) -> Alert | None:
 
 
 def _add_pauses(alerts: Sequence[Alert]) -> None:
-    """Add to alerts who paused the queue, and when, if it was paused in the admin."""
+    """Add to each alert the user who paused the queue in the admin, and the time."""
     by_id = {str(alert.queue.pk): alert for alert in alerts if alert.queue}
     if not by_id:
         return

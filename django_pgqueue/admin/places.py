@@ -63,7 +63,7 @@ NEIGHBOURS = 5
 MOST_COUNTED = 1000
 
 ENDED = (Place.COMPLETED, Place.FAILED, Place.CANCELLED, Place.REPLACED, Place.EXPIRED)
-#: Outcomes that no index finds.
+#: Outcomes without an index.
 UNINDEXED = tuple(place for place in ENDED if place is not Place.FAILED)
 
 
@@ -83,7 +83,7 @@ _LISTS: dict[str, object] = {
     "after_group": _after("after_key", "text", ""),
 }
 
-# By place: the parts of lists.sql that have its rows, each with a condition from places.sql.
+# By place: the parts of lists.sql with its rows, each with a condition from places.sql, or none.
 _ROWS = {
     Place.READY: {"ready": "", "first_ready": ""},
     Place.DUE: {"deferred": "", "leased": ""},
@@ -96,7 +96,8 @@ _ROWS = {
 def listed(place: Place, conditions: Sequence[str], *, ordered: bool = True) -> str:
     """Return SQL for the messages in one place, ordered by queue and ``key``.
 
-    ``conditions`` test a row ``s``. Without conditions, no more than ``limit`` rows are read.
+    ``conditions`` are on a row ``s``. The parameter ``look`` limits the rows read from each table;
+    without conditions, ``limit`` does.
     """
     order = "ORDER BY queue_id, key, id" if ordered else ""
     when = Part("places/due" if place is Place.DUE else "places/not_due")

@@ -139,7 +139,7 @@ class WakePage(QuietPage):
 
 @admin.register(Process)
 class ProcessAdmin(RecordAdmin):
-    """Consumer processes: all live ones, and those that ended in the last day."""
+    """Consumer processes: all live ones, and those found dead in the last day."""
 
     list_page = ConsumersPage
     pages: Sequence[type[Page]] = (HealthPage, QuietPage, WakePage)

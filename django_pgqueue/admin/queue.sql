@@ -1,6 +1,7 @@
--- Details of a queue's page, a column each: the newest failed attempts; the largest FIFO groups among the
--- waiting messages that were read; the number of messages read; the disk space of messages; the disk space
--- of outcomes; the time of the last removal by retention; the number of time partitions.
+-- Details of a queue's page, a column each: the newest failed attempts; the largest FIFO groups
+-- among a limited number of waiting messages; the number of these messages; the disk space of the
+-- messages; the disk space of the archive; the time of the last removal by retention; the number of
+-- time partitions.
 WITH waiting AS (
     SELECT group_key FROM pgqueue_waiting WHERE queue_id = {queue_id}
     ORDER BY group_key, id LIMIT (SELECT %(limit)s::bigint)),

@@ -32,10 +32,10 @@ from django_pgqueue.models.bulk import Kind
 
 __all__ = ["QueueOverviewPage"]
 
-#: The lists' length, and the number of waiting messages that are read to find FIFO groups.
+#: The lists' length, and the number of waiting messages that are searched for large FIFO groups.
 LONGEST_LIST = 5
 WAITING = 20_000
-#: Groups that are shown with limits of their own.
+#: Maximum number of groups with their own limits that are shown.
 MOST_OWN_LIMITS = 50
 
 

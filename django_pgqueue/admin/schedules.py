@@ -100,7 +100,7 @@ class PausePage(_SchedulePage):
     def act(self, schedule: Schedule) -> None:
         schedule.paused = self.paused
         if schedule.ended_at is not None and not self.paused:
-            # Forget the declaration: because of it a consumer would end the schedule again.
+            # Forget the declaration: a consumer ends declared schedules that no process declares.
             schedule.ended_at = schedule.declared = None
         schedule.save()
         self.owner.log_change(self.request, schedule, "Paused." if self.paused else "Resumed.")

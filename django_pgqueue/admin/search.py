@@ -61,7 +61,7 @@ class Looked(NamedTuple):
     """The result of a search."""
 
     found: list[Found]
-    #: The last tested message, if the search stopped at its limit of ``most`` messages.
+    #: The last tested message, if the search stopped after ``most`` tested messages.
     end: Found | None
     most: int
 
@@ -190,7 +190,7 @@ class Search(Targets):
 
     @property
     def is_filtered(self) -> bool:
-        """Whether the search has filters that no index serves."""
+        """Whether the search has filters besides queue and place, or a place without an index."""
         given = (self.group, self.attempts, self.older, self.newer, self.terms, self.ids)
         return any(given) or self.place in UNINDEXED
 
@@ -279,7 +279,7 @@ class Search(Targets):
             "after_key": after.key or None,
             "after_id": after.pk,
         }
-        conditions = []  # Conditions on s, the message's row in its place's table.
+        conditions = []  # Conditions on s, the message's row in the searched table.
         if self.ids is not None:
             conditions.append("s.id = ANY(%(ids)s::bigint[])")
         if self.attempts:

@@ -28,7 +28,7 @@ __all__ = ["SendPage"]
 
 
 class SendForm(forms.Form):
-    """The form of a message to send. ``copied`` is a message that fills it in, or None."""
+    """The form of a message to send. It is filled in from the message ``copied``, if any."""
 
     queue = forms.ModelChoiceField(Queue.objects.none(), label=_("Queue"))
     body = JSONText(required=False, strip=False, label=_("Body"), help_text=_("JSON; empty: null."))
@@ -81,7 +81,7 @@ class SendForm(forms.Form):
 
 
 class SendPage(QueuePage):
-    """The page with the form. ``?copy=4711`` fills it in with that message of the queue."""
+    """The page with the form. ``?copy=4711`` fills it in from message 4711 of the queue."""
 
     name = "queue_send"
     route = "<int:pk>/send/"

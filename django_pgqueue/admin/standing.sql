@@ -1,5 +1,6 @@
--- The state of a message m: its place, its deliveries, whether it has a lease, even an expired one, and the
--- consumer process that holds the lease. The part places/first reads the message's group from g. P3, P5.
+-- The place of a message m, its deliveries, whether it has a lease, even an expired one, and the
+-- consumer process that holds the lease. The part places/first reads the message's group from g.
+-- P3, P5.
 
 -- {standing/of}: one row, or no row if the message is no longer in a queue
 (SELECT CASE WHEN {places/due} THEN 'due' WHEN {places/in_flight} THEN 'in_flight'
@@ -25,7 +26,7 @@ UNION ALL
  WHERE r.queue_id = m.queue_id AND -r.priority = -m.priority::smallint
    AND r.turn = {places/turn} AND r.id = m.id OFFSET 0)
 
--- {standing/all}: the states of several messages, each looked up by its keys
+-- {standing/all}: the same for several messages, each looked up by its keys
 SELECT m.id, s.*
 FROM unnest(%(ids)s::bigint[], %(queues)s::int[], %(priorities)s::int[], %(groups)s::text[])
      AS m (id, queue_id, priority, group_key)

@@ -45,7 +45,7 @@ class Step(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """The values of the ``x-dead-letter`` header. Senders can set it too, so any may be missing."""
+    """The values of the ``x-dead-letter`` header. Senders can set it, so any may be missing."""
 
     source: str | None
     error: str | None
@@ -90,7 +90,7 @@ def dead_letter(headers: Any) -> DeadLetter | None:
 
 @dataclass
 class Life:
-    """A message with its state, outcome and attempts. :meth:`steps` makes its timeline."""
+    """A message with its place, outcome and attempts. :meth:`steps` makes its timeline."""
 
     message: Message
     standing: Standing | None
@@ -118,7 +118,7 @@ class Life:
         yield from self._deliveries()
 
     def _origin(self) -> str:
-        """Return "Sent by ..." if the headers name a schedule or a replayed message, else ""."""
+        """Return the schedule or the replay that sent the message, by its headers; else ""."""
         headers = self.message.headers if isinstance(self.message.headers, dict) else {}
         schedule, original = headers.get("x-schedule"), headers.get("x-replay-of")
         if isinstance(schedule, dict) and isinstance(schedule.get("name"), str):

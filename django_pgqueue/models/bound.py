@@ -466,7 +466,7 @@ class BoundQueue:
         return self._run(results.result, message_id, timeout=timeout)
 
     def wait(self, message_id: int, timeout: float | None = None) -> Any:
-        """Wait until a message is done: :meth:`result` that by default waits for ever.
+        """Wait until a message is done, and return its :meth:`result`. Default: wait for ever.
 
         >>> queue("orders").wait(queue("orders").send({"order": 7}), timeout=5)
         {'charged': True}
@@ -563,7 +563,7 @@ class BoundQueue:
     def group(self, key: str) -> BoundGroup:
         """Return one group of the queue, to give it a limit, a rate or a pause of its own.
 
-        Makes no query. A group needs no such settings: messages are sent with ``group=key``.
+        Makes no query. A group without settings needs no call of this: send with ``group=key``.
 
         >>> queue("mails").group("customer 12").pause()
 
@@ -610,8 +610,9 @@ def bound_to(target: str | Queue, *, using: str | None = None) -> BoundQueue:
 
 
 def queue(name: str | Queue, *, using: str | None = None) -> BoundQueue:
-    """Return the operations on a queue, in database ``using``, or else the one the routers choose.
+    """Return the operations on a queue. ``using`` is the alias of its database.
 
+    Without ``using``, the database is that of ``PGQUEUE["DATABASE"]``, or else the routers' choice.
     ``name`` may be a :class:`~django_pgqueue.models.Queue`, which implies its database. Makes no
     query: if the queue does not exist, the first operation raises QueueNotFound.
 

@@ -1,8 +1,8 @@
 """Bulk actions: actions on many messages of a queue, done in steps by any process.
 
 A bulk action stores its message ids, in parts, when it starts, so later messages are not touched. A
-step is one transaction: it acts on a part, deletes the part and updates the counts. If its process
-is killed, the transaction rolls back and another process repeats the step.
+step is one transaction: it acts on ids of one part, removes these ids and updates the counts. If
+its process is killed, the transaction rolls back and another process repeats the step.
 
 After a ``statement_timeout``, a lock timeout or a lost connection the step is tried again with half
 of its messages. After each success the step size grows. Any other error fails the bulk action.
@@ -33,11 +33,11 @@ from django_pgqueue.models.archive import ArchivedMessage
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.sqlstates import QUERY_CANCELED, SERIALIZATION_FAILURE, sqlstate
 
-#: Messages per part. A part of this size takes about a tenth of a second.
+#: Messages per part. A step with this many takes about a tenth of a second.
 PART = 1000
-#: Lock timeout of a part, in seconds.
+#: Lock timeout of a step, in seconds.
 _PATIENCE = 0.5
-#: Seconds until a part tries again to get a lock that another transaction holds.
+#: Seconds until a step is tried again, if another transaction holds a lock that it needs.
 _PAUSE = 1.0
 #: PostgreSQL's error codes for conflicts with other transactions.
 _IN_THE_WAY = (*KEPT, SERIALIZATION_FAILURE)
@@ -161,7 +161,7 @@ class BulkActionManager(models.Manager["BulkAction"]):
             bulk_action = self._take(pk, using)
             if bulk_action is not None:
                 bulk_action.step_size = max(1, bulk_action.step_size // 2)
-                bulk_action.error = f"A step was cut off, and is tried again: {error}"
+                bulk_action.error = f"A step was interrupted, and is tried again: {error}"
                 bulk_action.save(update_fields=["step_size", "error"])
 
 
@@ -314,8 +314,8 @@ class BulkAction(models.Model):
             return 0.0
         if code in _IN_THE_WAY:
             self.error = (
-                f"Another transaction holds message {ids[0]}, which is tried again until it ends; "
-                f"see pg_stat_activity. PostgreSQL says: {error}"
+                f"Another transaction has locked message {ids[0]}. The step is tried again until "
+                f"that transaction ends; see pg_stat_activity. PostgreSQL says: {error}"
             )
             self.save(update_fields=["error"])
             return _PAUSE

@@ -12,7 +12,7 @@ from django_pgqueue.models.queue import Queue
 
 
 class Lake(models.Model):
-    """A directory of Parquet files, with the rows archived before ``exported_below``."""
+    """A directory of Parquet files: rows archived by transactions before ``exported_below``."""
 
     id: columns.AutoKey = models.AutoField(primary_key=True)
     path: columns.Text = models.TextField(unique=True, editable=False)

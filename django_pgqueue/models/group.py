@@ -75,8 +75,8 @@ class BoundGroup:
     def limit(self, limit: int | None) -> None:
         """Set how many messages of the group may be in flight at once, over all processes.
 
-        With a limit above one, they start in any order. The limit is also the burst of the group's
-        rate, and replaces a burst that was set with :meth:`rate`.
+        With a limit above one, its messages start in any order. The limit is also the burst of the
+        group's rate, and replaces a burst that was set with :meth:`rate`.
 
         Arguments:
             limit: 1 to 10,000; None: as the queue says.

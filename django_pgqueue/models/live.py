@@ -1,4 +1,4 @@
-"""The model of the view of messages in queues."""
+"""The model of the view ``pgqueue_live``: the messages in queues."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LiveManager(models.Manager["LiveMessage"]):
 class LiveMessage(models.Model):
     """The view ``pgqueue_live``: one row per message in a queue, from all live tables.
 
-    The admin, the commands and tests query it. Frequent operations use the tables.
+    The admin, the commands and tests query it. Frequent operations use the tables directly.
     """
 
     id: columns.BigInteger = models.BigIntegerField(primary_key=True)
@@ -73,5 +73,5 @@ class LiveMessage(models.Model):
 
     def _save_table(self, raw: bool = False, *args: Any, **kwargs: Any) -> bool:
         # loaddata (raw=True) must skip these rows, since loading the messages writes them. No
-        # public method that it calls could skip a row, so this private one does.
+        # public method that loaddata calls could skip a row, so this overrides a private one.
         return not raw and super()._save_table(raw, *args, **kwargs)  # type: ignore[misc]

@@ -10,7 +10,7 @@ from django_pgqueue.models import columns
 
 
 class MaintenanceLease(models.Model):
-    """The lease, in the table's only row: the process that holds it, its start and its end.
+    """The maintenance lease, the table's only row: the process that holds it, its start and end.
 
     ``process`` is the host and process id, as ``web1:4711``. Written by
     :mod:`django_pgqueue.maintenance.lease`.

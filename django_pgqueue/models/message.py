@@ -69,7 +69,7 @@ class Message(models.Model):
     lease_until: float
     #: Seconds from the end of the lease to the message's expiry; may be negative. None: never.
     expires_after_lease: float | None = None
-    #: No handler may start on it from this time on, by time.monotonic(). Set by the consumer.
+    #: From this time.monotonic() on, no handler may start on the message. Set by the consumer.
     start_until: float = float("inf")
     _read_from: OpenQueue
     #: The batch, stored as one row, with which the message was leased; None: leased alone.

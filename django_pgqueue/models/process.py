@@ -120,7 +120,7 @@ class Process(models.Model):
     )
 
     objects: ClassVar[ProcessManager] = ProcessManager()
-    #: Dead processes too.
+    #: All processes, including dead ones.
     every: ClassVar[models.Manager[Process]] = models.Manager()
 
     class Meta(columns.Meta):

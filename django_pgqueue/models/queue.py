@@ -128,7 +128,7 @@ class QueueManager(models.Manager["Queue"]):
     def finish_drops(self, alias: str, seconds: float) -> None:
         """Delete the queues that clients of schema ``pgmq`` have dropped.
 
-        Raises QueueBusy if others lock the tables of one for longer than ``seconds``.
+        Raises QueueBusy if a queue's tables stay locked for longer than ``seconds``.
         """
         with connections[alias].cursor() as cursor:
             dropped = pgmq.dropped(cursor)
@@ -320,7 +320,7 @@ class Queue(models.Model):
         self.__dict__.pop("opened", None)
         is_new = self._state.adding
         if not is_new and kwargs.get("update_fields") is None:
-            # Omit fixed settings: this object may have them from before a repartition.
+            # Omit fixed settings: this object may have values from before a repartition.
             fixed = {"id", "partition_interval", "unlogged", "has_slots"}
             kwargs["update_fields"] = {
                 field.name

@@ -146,8 +146,8 @@ class QueuesManager(models.Manager[M]):
         >>> Message.objects.drop_queue("orders")
         True
 
-        Raises QueueBusy if these take longer, and QueueInUse if the queue is the dead-letter queue
-        of another one.
+        Raises QueueBusy if those transactions take longer, and QueueInUse if the queue is the
+        dead-letter queue of another one.
         """
         with self._on_database() as alias:
             if isinstance(name, Queue):

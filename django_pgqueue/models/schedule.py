@@ -72,7 +72,7 @@ class ScheduleManager(models.Manager["Schedule"]):
     """Sends the messages of due schedules, and saves the schedules that the code declares."""
 
     def send_due(self, *, using: str) -> int:
-        """Send a message for each tick that is due. Returns the number of messages.
+        """Send the messages of the schedules that are due. Returns the number of messages.
 
         Several processes may call it at once: each skips the schedules that another has locked, and
         commits a message together with the next tick. If a schedule fails, the others are still
@@ -386,7 +386,7 @@ class Schedule(models.Model):
     def run(self) -> int:
         """Send a message now, and leave the ticks unchanged. Returns the message's id.
 
-        If a message holds the schedule's unique key, sends nothing and returns its id.
+        If a message holds the schedule's unique key, sends nothing and returns that message's id.
 
         >>> Schedule.objects.get(name="nightly").run()
         4711
@@ -408,7 +408,7 @@ class Schedule(models.Model):
 
     @property
     def _claim(self) -> tuple[str | None, Any]:
-        """The arguments unique and until of its sends."""
+        """The arguments ``unique`` and ``until`` of the schedule's sends."""
         return (self.unique_key, self.until or None) if self.unique_key else (None, None)
 
     def _header(self, tick: dt.datetime) -> dict[str, Any]:

@@ -48,12 +48,12 @@ def configure_if_unset() -> None:
 
 
 def messages_fetched(sender: str, count: int, seconds: float, **kwargs: Any) -> None:
-    text = f"fetched %(count)s in {seconds * 1000:.1f} ms"
+    text = f"fetched %(count)s messages in {seconds * 1000:.1f} ms"
     _log(DEBUG, sender, text, count=count, seconds=seconds)
 
 
 def messages_completed(sender: str, messages: list[Any], **kwargs: Any) -> None:
-    _log(DEBUG, sender, "completed %(count)s", count=len(messages))
+    _log(DEBUG, sender, "completed %(count)s messages", count=len(messages))
 
 
 def messages_retried(sender: str, messages: list[Any], outcomes: list[Any], **kwargs: Any) -> None:
@@ -72,7 +72,7 @@ def messages_failed(sender: str, messages: list[Any], outcomes: list[Any], **kwa
 
 
 def messages_discarded(sender: str, messages: list[Any], **kwargs: Any) -> None:
-    _log(INFO, sender, "discarded %(count)s", count=len(messages))
+    _log(INFO, sender, "discarded %(count)s messages", count=len(messages))
 
 
 def messages_exhausted(sender: str, receipts: list[Any], **kwargs: Any) -> None:
@@ -85,11 +85,11 @@ def messages_exhausted(sender: str, receipts: list[Any], **kwargs: Any) -> None:
 
 
 def messages_expired(sender: str, ids: list[int], **kwargs: Any) -> None:
-    _log(INFO, sender, "archived %(count)s unhandled, which had expired", count=len(ids))
+    _log(INFO, sender, "archived %(count)s expired messages unhandled", count=len(ids))
 
 
 def messages_released(sender: str, count: int, **kwargs: Any) -> None:
-    _log(INFO, sender, "gave back %(count)s unstarted", count=count)
+    _log(INFO, sender, "released %(count)s unstarted messages", count=count)
 
 
 def messages_interrupted(sender: str, messages: list[Any], seconds: float, **kwargs: Any) -> None:
@@ -120,7 +120,7 @@ def leases_lost(sender: str, messages: list[Any], **kwargs: Any) -> None:
 
 
 def leases_rescued(sender: str, count: int, worker: int, **kwargs: Any) -> None:
-    text = "gave back %(count)s leases of dead consumer process %(worker)s"
+    text = "released %(count)s leases of dead consumer process %(worker)s"
     _log(WARNING, None, text, count=count, worker=worker)
 
 
@@ -142,7 +142,7 @@ def listening_stopped(sender: str, reason: str, **kwargs: Any) -> None:
 def pool_too_small(sender: str, size: int, workers: int, wanted: int, **kwargs: Any) -> None:
     text = (
         "the pool of database %(database)r has %(size)s connections for %(workers)s workers: "
-        "workers that get none in time give their messages back. Set max_size to %(wanted)s or more"
+        "workers that get none in time release their messages. Set max_size to %(wanted)s or more"
     )
     _log(WARNING, None, text, database=sender, size=size, workers=workers, wanted=wanted)
 
@@ -236,7 +236,7 @@ def _log(
 ) -> None:
     """Log a line with the queue's name in front, and with ``fields`` as its extra fields.
 
-    ``text`` names fields, of which it shows the first line; ``%(message)s`` stands for the message.
+    ``text`` has placeholders: fields, shown by their first line, and ``%(message)s``, the message.
     """
     named: dict[str, str] = {}
     if message is not None:

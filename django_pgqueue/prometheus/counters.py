@@ -39,7 +39,7 @@ message_counters = {
     signals.messages_exhausted: _counter("exhausted", "Messages whose deliveries ran out."),
     signals.messages_expired: _counter("expired", "Messages archived unhandled, as expired."),
     signals.messages_discarded: _counter("discarded", "Messages that their handler discarded."),
-    signals.messages_released: _counter("released", "Messages given back unstarted."),
+    signals.messages_released: _counter("released", "Messages released unstarted."),
     signals.messages_interrupted: _counter(
         "interrupted", "Messages whose handler was interrupted by a stop."
     ),
@@ -47,7 +47,7 @@ message_counters = {
         "cancelled", "Messages that were cancelled while the consumer held them."
     ),
     signals.leases_lost: _counter(
-        "leases_lost", "Leases that ran out while the consumer held them."
+        "leases_lost", "Messages whose lease the consumer lost to another reader."
     ),
 }
 #: The label ``outcome`` of ``task_runs``, by signal.
@@ -90,7 +90,7 @@ def _count(
     ids: Sequence[int] = (),
     **kwargs: Any,
 ) -> None:
-    """Count a signal's messages. It has ``count``, ``messages``, ``receipts`` or ``ids``."""
+    """Count the messages of a signal, which has ``count``, ``messages``, ``receipts`` or ``ids``."""
     message_counters[signal].labels(sender).inc(count or len(messages or receipts or ids))
     if outcome := outcomes.get(signal):
         for message in messages:

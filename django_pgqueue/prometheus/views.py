@@ -29,8 +29,8 @@ MOST_COUNTED = 100_000
 _GAUGES = {
     ("queue", "state"): {"messages": "Messages in the queue, by state."},
     ("queue", "reason"): {
-        "blocked_messages": "Messages that are not delivered now, by reason; none for a reason "
-        "without a message."
+        "blocked_messages": "Messages that are not delivered now, by reason; no series for a "
+        "reason without a message."
     },
     ("queue",): {
         "visible_messages": "Messages that a read could take now.",
@@ -46,9 +46,9 @@ _GAUGES = {
     },
     ("lake",): {
         "export_failures": "Failed export runs since the last good one.",
-        "export_age_seconds": "Time since the lake had everything, by its last good run.",
-        "export_lag_seconds": "The same while messages wait for an export; 0 when the lake has "
-        "all.",
+        "export_age_seconds": "Time since the last good run exported all messages.",
+        "export_lag_seconds": "The export age while messages wait for an export; 0 when the "
+        "lake has all.",
         "export_lag_messages": f"Archived messages that the lake lacks, counted up to "
         f"{MOST_COUNTED}.",
         "export_held_messages": "Messages whose retention is over, kept until they are exported.",

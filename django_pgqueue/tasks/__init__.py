@@ -4,8 +4,8 @@
 
     TASKS = {"default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend"}}
 
-``manage.py runconsumer`` runs the tasks. Needs Django 6.0, or django-tasks on
-Django 5.2. :func:`task` is Django's decorator with four more options.
+``manage.py runconsumer`` runs the tasks. Needs Django 6.0, or django-tasks on Django 5.2.
+:func:`task` is Django's decorator with the options of :class:`PgQueueTask`.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
 
     @contextmanager
     def _naming_command(self, name: str) -> Iterator[None]:
-        """Raise QueueNotFound with the command that makes the queue, if the block finds none."""
+        """If the block does not find the queue, raise QueueNotFound with the command that makes it."""
         try:
             yield
         except (QueueNotFound, ProgrammingError) as error:

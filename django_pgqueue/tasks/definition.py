@@ -69,7 +69,7 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
     ``unique``
         while a task holds this key, no second one is enqueued
     ``until``, ``on_conflict``, ``max_wait``
-        how long it holds the key, and what enqueueing another one does then: as for ``send``
+        how long a task holds the key, and what enqueueing a second one does: as for ``send``
 
     ``group`` and ``unique`` are templates: ``{name}`` stands for an argument of the task.
     """
@@ -241,7 +241,7 @@ class Options:
                     arguments.duration(length, name, least=arguments.POSITIVE)
             given = (task.unique, task.until, task.max_wait)
             if given != (None, None, None) or task.on_conflict != "skip":
-                # Only a run has a delay, which `using(run_after=...)` gives.
+                # True for the delay: a run can get one later, by `using(run_after=...)`.
                 claim(None, task.unique, task.until, task.on_conflict, True, task.max_wait)
         except InvalidArgument as error:
             raise InvalidTask(str(error)) from error

@@ -66,7 +66,7 @@ def assert_enqueued(
     )
     found = [m for m in messages.order_by("pk") if body is _ANY or m.body == body]
     if len(found) != count if count is not None else not found:
-        wanted = "a message that fits" if count is None else f"{count} that fit"
+        wanted = "a matching message" if count is None else f"{count} matching messages"
         raise AssertionError(
             f"expected {wanted} in queue {name!r}, found {len(found)}. {_contents(alias, name)}"
         )

@@ -40,7 +40,7 @@ def make_tables(using: str | None = None) -> None:
 def make_queues(using: str | None = None) -> None:
     """Make the queues and bindings that the project's migrations make with ``CreateQueue`` etc.
 
-    Call it in a test database without migrations (:func:`make_tables` does that), and in a
+    Call it in a test database without migrations (:func:`make_tables` calls it), and in a
     TransactionTestCase, which deletes all rows after each test, including the queues::
 
         class Shipping(TransactionTestCase):

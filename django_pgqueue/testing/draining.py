@@ -87,7 +87,7 @@ def eager(*, policies: bool = False, using: str | None = None) -> Iterator[None]
     def handle(sender: str, **kwargs: Any) -> None:
         pending.append(sender)
         if len(pending) > 1:
-            return  # a handler sends it, which the loop below runs
+            return  # sent by a handler: the loop that runs the handler handles it next
         try:
             while pending:
                 if any(handler.queue.lower() == pending[0].lower() for handler in handlers()):
@@ -162,7 +162,7 @@ class _Clock:
         self._tried: set[int] = set()
 
     def stamp(self, messages: list[Message]) -> None:
-        """Set back the first delivery of messages just leased, by the time skipped since then."""
+        """Subtract the time skipped since a message's first run from its first delivery time."""
         self._tried.clear()
         for message in messages:
             first = self._first.setdefault(message.id, self._ahead)

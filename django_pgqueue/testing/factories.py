@@ -1,9 +1,9 @@
 """factory-boy factories for queues, messages and schedules.
 
 >>> MessageFactory(queue__name="orders", body={"order": 7})
-<Message: Message object (1)>
+<Message: message 1>
 >>> MessageFactory(archived=True)
-<Message: Message object (2)>
+<Message: message 2>
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ __all__ = ["connect"]
 _SPAN = "_pgqueue_span"
 _propagator = TraceContextTextMapPropagator()
 
-#: The message, or first message of the batch, of the current span, and the token to detach it.
+#: The message of the current span (the first of a batch), and the token to detach its context.
 _current: ContextVar[tuple[Any, Any] | None] = ContextVar("pgqueue_span", default=None)
 
 

@@ -394,5 +394,5 @@ def test_address_that_cannot_be_written_to_is_refused_and_nothing_noted(
 def test_lost_file_of_a_half_published_run_is_not_passed_over(tmp_path: Path) -> None:
     moved = {"to": "archive/a.parquet", "rows": 1, "bytes": 1}
 
-    with pytest.raises(LakeDiffers, match="neither is there"):
+    with pytest.raises(LakeDiffers, match="neither exists"):
         files.publish(str(tmp_path), [moved])

@@ -64,7 +64,7 @@ def test_java_that_is_too_old_is_named(
     old.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
 
-    with pytest.raises(java.SparkMissing, match="is Java 8, too old"):
+    with pytest.raises(java.SparkMissing, match="is Java 8; Spark needs"):
         java.java_home()
 
 

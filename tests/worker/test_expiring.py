@@ -145,4 +145,4 @@ def test_a_consumer_signals_counts_and_logs_what_expired(committed_orders, drain
     assert sorted(pk for ids in told for pk in ids) == late
     assert run.subscription.report()["expired"] == 3
     assert sum(row.expired for row in History.objects.all()) == 3
-    assert "orders: archived 3 unhandled, which had expired" in caplog.messages
+    assert "orders: archived 3 expired messages unhandled" in caplog.messages

@@ -282,7 +282,7 @@ def test_an_invalid_delay_fails_that_handler_only(committed_orders, drain, delay
     drain(wrong, retry=NoRetry())
 
     assert outcomes() == {wrong_id: "FAILED", right_id: "COMPLETED"}
-    assert "a delay must be seconds" in errors()[0]
+    assert "a delay must be 0 to 1000000000 seconds" in errors()[0]
 
 
 @pytest.mark.parametrize(
