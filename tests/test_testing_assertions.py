@@ -75,7 +75,9 @@ def test_a_failed_assertion_shows_the_messages_in_the_queue(orders):
     assert said.startswith("expected a matching message in queue 'orders', found 0. It has:")
     assert "PENDING priority=0 group=None body={'order': 9} headers=None" in said
     assert said.endswith("and more")
-    with pytest.raises(AssertionError, match="expected 2 matching messages in queue 'orders', found 12"):
+    with pytest.raises(
+        AssertionError, match="expected 2 matching messages in queue 'orders', found 12"
+    ):
         assert_enqueued("orders", count=2)
     with pytest.raises(AssertionError, match="expected 0 matching messages"):
         assert_not_enqueued("orders")
