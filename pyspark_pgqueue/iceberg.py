@@ -77,7 +77,7 @@ def register(path: str, name: str, more: pa.Schema, replaced: Collection[str] = 
 def merges(path: str, name: str, max_files: int, expire: dt.timedelta | None) -> list[Merge]:
     """Return the merges to do.
 
-    First expires snapshots older than ``expire``, and deletes compacted files that no snapshot needs.
+    First expires snapshots older than ``expire``, and deletes files that no snapshot needs.
     """
     with _catalog(name) as (catalog, identifier):
         if not catalog.table_exists(identifier):

@@ -73,7 +73,7 @@ def _find_expired(work: Work) -> None:
 
 
 def _drop_partitions(work: Work, before: dt.datetime) -> None:
-    """Drop partitions past the retention. Each transaction locks the queue for some milliseconds."""
+    """Drop partitions past the retention. Each transaction locks the queue for milliseconds."""
     for partition in work.partitions():
         if not partition.has_range or partition.end is None or partition.end > before:
             continue

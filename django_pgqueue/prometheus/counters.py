@@ -90,7 +90,7 @@ def _count(
     ids: Sequence[int] = (),
     **kwargs: Any,
 ) -> None:
-    """Count the messages of a signal, which has ``count``, ``messages``, ``receipts`` or ``ids``."""
+    """Count the messages of a signal: its ``count``, ``messages``, ``receipts`` or ``ids``."""
     message_counters[signal].labels(sender).inc(count or len(messages or receipts or ids))
     if outcome := outcomes.get(signal):
         for message in messages:

@@ -150,7 +150,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
 
     @contextmanager
     def _naming_command(self, name: str) -> Iterator[None]:
-        """If the block does not find the queue, raise QueueNotFound with the command that makes it."""
+        """Add to a QueueNotFound of the block the command that creates the queue."""
         try:
             yield
         except (QueueNotFound, ProgrammingError) as error:
