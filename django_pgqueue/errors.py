@@ -227,8 +227,8 @@ class LeaseLost(PgQueueError):
     def __init__(self, receipt: object) -> None:
         super().__init__(
             f"Receipt {receipt} is no longer held: its visibility timeout ran out and the message "
-            f"was read again, or the message is gone. Nothing was changed: if another reader has "
-            f"leased the message, let that reader finish it."
+            f"was read again, or the message is gone. Nothing was changed; let the new holder "
+            f"finish it."
         )
 
 
