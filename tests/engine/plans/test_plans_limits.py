@@ -94,7 +94,7 @@ def test_reasons_cost_what_is_asked_for(crowded, settings):
         plan.check(rows=200 * QTY, buffers=300 * QTY)
 
     assert len(found) == QTY
-    assert {message.wait.reason for message in found} <= {"group_limit", "group_rate"}
+    assert {message.wait.reason for message in found} <= {"group", "group_limit", "group_rate"}
     assert wait.reason == "scheduled"
 
     with watched(connection) as plans:
