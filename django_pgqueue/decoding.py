@@ -38,7 +38,7 @@ def by_msgspec() -> Callable[[str], Any]:
     def decode(text: str) -> Any:
         try:
             return quickly(text)
-        except refused:  # json decodes a number that is too large for a float as infinity
+        except refused:  # such as a number too large for a float, which json decodes as infinity
             return by_json(text)
 
     return decode

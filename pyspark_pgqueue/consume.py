@@ -325,7 +325,7 @@ class QueueStream(Stream):
         for queue, grouped, timeout, receipts in held:
             mine, rest = receipts[:served], receipts[served:]
             served -= len(mine)
-            if grouped:  # lease followers again that were set back when their leases expired
+            if grouped:  # re-lease followers that went back to waiting when their leases expired
                 hold(queue, mine, timeout)
             refused = refusals.acknowledged(self._connection, (r.id for r in mine))
             gone: list[Any] = complete(queue, [r for r in mine if r.id not in refused]).lost

@@ -132,7 +132,7 @@ class Figures:
         return max(self.start, self.whole.get(key[0], 0)) <= key[1] < self.end
 
     def _backlog(self) -> None:
-        """Add each span's backlog: messages sent and not ended before its end."""
+        """Add each span's ``sent``, and its backlog: at its end, all sent minus all ended."""
         change: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
         for (queue, bucket), count in self.sent.items():
             change[queue][bucket] += count

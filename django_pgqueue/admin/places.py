@@ -57,7 +57,7 @@ class Place(TextChoices):
 
 
 LIVE = (Place.READY, Place.DUE, Place.WAITING, Place.IN_FLIGHT, Place.DELAYED)
-#: Messages that are listed before and after a message in its group.
+#: Maximum number of waiting messages that are listed on each side of a message in its group.
 NEIGHBOURS = 5
 #: Maximum number of messages that are counted before a message in its group.
 MOST_COUNTED = 1000

@@ -34,7 +34,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    -- Followers go first, so that the trigger on the next tables makes no lost message a head.
+    -- Waiting goes first: the trigger on deferred and ready would make its lost messages heads.
     EXECUTE format(clear, 'waiting', queue_number, message, 't.id');
     EXECUTE format(clear, 'lease', queue_number, message, 'ANY(t.ids)');
     EXECUTE format(clear, 'deferred', queue_number, message, 't.id');

@@ -61,7 +61,7 @@ def maintain(
     Raises QueueNotFound, InvalidArgument, and RuntimeError inside a transaction.
     """
     if not 0 <= patience < LONGEST:
-        raise InvalidArgument(f"patience must be a number of seconds, not {patience!r}")
+        raise InvalidArgument(f"patience must be seconds, at least 0, not {patience!r}")
     if not 0.001 <= stall < LONGEST:
         raise InvalidArgument(f"stall must be seconds, at least 0.001, not {stall!r}")
     fresh = queue.reread()

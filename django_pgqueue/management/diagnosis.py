@@ -109,7 +109,7 @@ def _now(alias: str) -> dt.datetime:
 
 
 def _snapshots(alias: str, limits: Limits, report: Report) -> str:
-    """Report old transactions and unused slots, which keep deleted rows from being removed."""
+    """Report old transactions and idle replication slots, which keep vacuum from removing rows."""
     held = _rows(
         alias,
         """

@@ -1,4 +1,4 @@
-"""The models of the export: lakes, export runs, and marks of rows that retention removed."""
+"""The models of the export: lakes, export runs, and the purge mark of each queue."""
 
 from __future__ import annotations
 

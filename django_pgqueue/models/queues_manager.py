@@ -83,8 +83,8 @@ class QueuesManager(models.Manager[M]):
             group_limit: the same as ``limit``, for each group; None: one at a time, in order.
             group_rate: the same as ``rate``, for each group. With a ``group_rate``, or a
                 ``group_limit`` above one, the messages of a group start in any order.
-            group_burst: the same as ``burst``, for ``group_rate`` without a ``group_limit``. With a
-                ``group_limit``, that is the burst.
+            group_burst: the same as ``burst``, for ``group_rate``. Not with a ``group_limit``,
+                which is then also the burst.
             age_limit: seconds or timedelta for which a message may be readable before the admin
                 raises an alert; None: five minutes.
             notify: whether a send notifies waiting consumers; if not, they only poll.

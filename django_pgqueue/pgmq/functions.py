@@ -107,7 +107,7 @@ def _set_vts() -> Iterator[str]:
                 parameters = f"queue_name text, {ids}, vt {kind}"
                 call = f"set_vt($1, {value}, {delay.format('$3')})"
                 yield _calling("set_vt", parameters, _MESSAGES, call)
-    # A value without a type may be one id or an array of ids.
+    # An untyped msg_id arrives as text: one id, or an array such as {1,2}.
     call = "set_vt($1, string_to_array(btrim($2, '{}'), ',')::bigint[], $3)"
     yield _calling("set_vt", "queue_name text, msg_id text, vt text", _MESSAGES, call)
 

@@ -188,7 +188,7 @@ def _plain(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _options(task: Task[..., Any]) -> dict[str, Any]:
-    """Return the options of a send that all runs of a task have."""
+    """Return the send options that are the same for all runs of a task."""
     start = task.run_after
     if start is not None and timezone.is_naive(start):
         start = timezone.make_aware(start)

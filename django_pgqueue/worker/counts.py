@@ -58,7 +58,7 @@ class Counts:
         return self.completed + self.retried + self.failed + self.cancelled + self.lost
 
     def tally(self) -> dict[Any, float]:
-        """Everything counted so far, for the history: outcomes, times by bucket, busy seconds."""
+        """All counts so far, for the history: outcomes, histograms of times, busy seconds."""
         self.add()
         with self._lock:
             outcomes = {name: getattr(self, name) for name in _OUTCOMES}

@@ -29,7 +29,7 @@ _PAUSE = 0.001
 
 
 class Fetcher(Loop):
-    """Fetches for all subscriptions in one thread, so that a busy one does not delay the others."""
+    """Fetches for all subscriptions in one thread, at most once each per tick."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""Batch leases: one lease row for all messages of a read.
+"""Batch leases: one lease row for the messages of a read that have the same priority.
 
-A read that takes many new messages writes one row of ``lease`` instead of a row of ``deferred`` for
-each: 900 bytes of write-ahead log per message instead of 1,200. A receipt names its batch, so an
+A read that takes many new messages writes these rows instead of a row of ``deferred`` for each
+message: 900 bytes of write-ahead log per message instead of 1,200. A receipt names its batch, so an
 ack of the batch, or of a large part of it, changes only that row. Every other operation *unfolds*
 the lease first: it replaces the lease by a row of ``deferred`` for each message.
 """

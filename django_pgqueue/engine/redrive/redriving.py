@@ -55,7 +55,7 @@ def redrive(
     if target is not None and target.id == dead_letters.id:
         name = dead_letters.name
         raise InvalidArgument(f"messages of queue {name!r} cannot be redriven to itself")
-    open_ended(dead_letters)  # messages with an expired lease can be redriven
+    open_ended(dead_letters)  # unfolds them, so that their messages can be redriven
     pages = _redrivable(dead_letters, ids, conditional)
     rest: list[_Dead] = []
     left: dict[str, PgQueueError] = {}
