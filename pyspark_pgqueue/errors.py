@@ -67,10 +67,11 @@ class DataLost(PipelineError):
                 f"(startingOffsets), or set failOnDataLoss=false to take what is left."
             )
         else:
-            how = "was dropped" if dropped else "lost archived messages to a purge"
+            them = "all of its messages" if dropped else "them"
+            how = "was dropped" if dropped else "lost archived messages that were purged"
             text = (
-                f"Queue {queue!r} {how} before this stream had read all of its messages. Set "
-                f"failOnDataLoss=false to go on with what is left, or start from a new checkpoint."
+                f"Queue {queue!r} {how} before this stream read {them}. Set failOnDataLoss=false "
+                f"to go on with what is left, or start from a new checkpoint."
             )
         super().__init__(text)
 
