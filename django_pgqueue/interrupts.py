@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def interrupts_held(numbers: Sequence[int] = (signal.SIGINT, signal.SIGTERM)) -> Iterator[None]:
-    """Delay these signals to the end of the block. A second one takes effect at once.
+    """Delay these signals to the end of the block, then raise KeyboardInterrupt.
 
-    A delayed signal raises KeyboardInterrupt.
+    A second signal raises it at once.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

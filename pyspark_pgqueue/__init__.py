@@ -2,8 +2,8 @@
 
 Spark looks into every top-level module named ``pyspark_*`` for its ``DefaultSource``, so that
 ``spark.read.format("pgqueue")`` needs no call to register it. A cluster needs this package,
-``django_pgqueue``, PySpark and the drivers of the extra ``spark``. It imports only the engine of
-``django_pgqueue``, which needs no Django.
+``django_pgqueue``, PySpark and the drivers of the extra ``spark``. This package
+imports only modules of ``django_pgqueue`` that need no Django.
 
 ==================  ===========================================================================
 offsets, filters    conditions in SQL: rows between two positions, Spark's filters

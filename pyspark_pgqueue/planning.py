@@ -48,7 +48,7 @@ class Task:
     """A partition of the result: statements, and the conditions under which they may run."""
 
     statements: tuple[str, ...]
-    #: Tables and their file numbers at planning time.
+    #: Tables and their filenodes at planning time: a rewritten table has another one.
     files: tuple[tuple[str, int], ...] = ()
     #: The transaction that a replica must have replayed.
     reach: int = 0

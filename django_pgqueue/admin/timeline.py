@@ -118,7 +118,7 @@ class Life:
         yield from self._deliveries()
 
     def _origin(self) -> str:
-        """Return the schedule or the replay that sent the message, by its headers; else ""."""
+        """Return which schedule sent the message, or a link to the message it copies; else ""."""
         headers = self.message.headers if isinstance(self.message.headers, dict) else {}
         schedule, original = headers.get("x-schedule"), headers.get("x-replay-of")
         if isinstance(schedule, dict) and isinstance(schedule.get("name"), str):

@@ -7,9 +7,9 @@
 -- claiming a key.
 
 -- Returns whether the message of a claim holds its key. A claim of kind 'window' holds it until the
--- window ends, 'started' until the first delivery, 'done' until the message leaves the queue. In
--- the last two kinds, an expired message holds its key only while it is in flight, since no read
--- will deliver it again. STABLE: one snapshot sees all tables, between which messages move.
+-- window ends, 'started' until the first delivery, 'done' until the message leaves the queue.
+-- When the message expires, 'started' ends, since no read will deliver it; so does 'done', unless the
+-- message is in flight. STABLE: one snapshot sees all tables, between which messages move.
 CREATE FUNCTION {schema}.pgqueue_holds_key(claim {schema}.pgqueue_claim) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 DECLARE

@@ -35,9 +35,10 @@ FORGOTTEN = 10_000
 
 
 def keep_history(alias: str) -> float:
-    """Sample, fold and forget, if history is kept. Returns the seconds until the next sample.
+    """If history is kept, sample the queues, merge ended minutes and hours, and delete old rows.
 
-    A sample is due in the middle of each minute of the server's clock.
+    Returns the seconds until the next sample: one is due in the middle of each minute of the
+    server's clock.
     """
     if settings.HISTORY_SECONDS is None:
         return math.inf

@@ -79,7 +79,7 @@ class Recent:
 
     @property
     def over(self) -> list[Counts]:
-        """The complete slots: all but the current minute."""
+        """The complete time slots: all but the last, which is the current minute."""
         return self.slots[:-1]
 
     @property

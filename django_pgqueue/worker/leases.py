@@ -105,7 +105,7 @@ class LeaseKeeper(Loop):
                 if not subscription.handler.locked and running.abandon():
                     self._executions[subscription].give_up(running)
                     self._replace_worker(subscription, running.thread)
-                # The handler may wait for a query for ever, and hold locks.
+                # A query of the handler may never end, and its transaction may hold locks.
                 for connection in running.connections:
                     cut(connection)
                 running.connections = ()

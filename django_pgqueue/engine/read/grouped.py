@@ -44,7 +44,7 @@ def read_grouped(
     missing = _number(qty)
     while missing > 0:
         [(number,)] = queue.run("read/heads_needed", {"qty": missing})
-        # The first read gives a head to groups that lack one.
+        # At least 1: a read also gives heads to groups that lack one.
         heads = lease(queue, vt=vt, qty=number or 1)
         found.add_ended(heads)
         if not heads:
