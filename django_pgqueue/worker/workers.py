@@ -72,8 +72,8 @@ class Worker(threading.Thread):
     def _look_after_connections(self, running: Running | None) -> None:
         """Return pooled connections after each handler, and close old or broken ones.
 
-        With CONN_MAX_AGE=0 Django connects anew for each request. A busy worker connects anew once
-        a second: connecting for each message would take longer than handling it.
+        With CONN_MAX_AGE=0 Django reconnects for each request. A busy worker reconnects once a
+        second: connecting for each message would take longer than handling it.
         """
         for connection in self._connections:
             if connection.connection is not None and (
