@@ -183,7 +183,8 @@ def work_off(queue: str) -> list[Any]:
     bodies: list[Any] = []
     while messages := call("read", queue, qty=5):
         bodies += [message.body for message in messages]
-        assert len(call("archive", queue, messages)) == len(messages)
+        # As a set: after a switch-over without its last step, two messages may have one id.
+        assert set(call("archive", queue, messages)) == {message.id for message in messages}
     return bodies
 
 

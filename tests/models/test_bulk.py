@@ -345,7 +345,7 @@ def test_a_bulk_action_goes_on_after_a_lost_connection(committed_orders, small_p
 
     bulk_action.refresh_from_db()
     assert (bulk_action.state, bulk_action.done) == ("running", 10)
-    assert "cut off" in bulk_action.error
+    assert "interrupted" in bulk_action.error
     assert driven(bulk_action) == [("done", 25, 0)]
     assert bulk_action.error == ""
     assert queue("audited").metrics().length == 25
