@@ -175,7 +175,7 @@ def _dead_rows(alias: str, limits: Limits, report: Report) -> str:
 
 
 def _autovacuum(alias: str, limits: Limits, report: Report) -> str:
-    """Report that autovacuum, or the counting that it needs, is off."""
+    """Report if autovacuum is off, or track_counts, which it needs."""
     servers = (
         "SELECT name, setting FROM pg_settings "
         "WHERE name IN ('autovacuum', 'track_counts') AND setting <> 'on'"
@@ -213,7 +213,7 @@ def _consumers(alias: str, limits: Limits, report: Report) -> str:
                 f"Start one: manage.py runconsumer {each.queue_name}",
                 {"queue": each.queue_name, "visible": each.visible},
             )
-    return f"{len(live)} live; no queue with work is without one"
+    return f"{len(live)} live; every queue with messages to read has one"
 
 
 def _dead_leases(alias: str, limits: Limits, report: Report) -> str:
@@ -320,7 +320,8 @@ def _schedules(alias: str, limits: Limits, report: Report) -> str:
         if (sooner := schedule.sooner(now)) is not None:
             report(
                 f"schedule {schedule} is due in {age(wait)}, but its times say "
-                f"{age((sooner - now).total_seconds())}, as after a server's clock that ran ahead",
+                f"{age((sooner - now).total_seconds())}, as happens if the server's clock ran "
+                f"ahead and was set back",
                 "Start a consumer: it corrects the next tick within ten seconds.",
                 values,
             )
@@ -360,7 +361,7 @@ def _exports(alias: str, limits: Limits, report: Report) -> str:
         elif lake.is_late(limits.export):
             report(
                 f"lake {lake.path} is {age(lake.seconds)} behind{held}",
-                f"Start it: {command}, and see why nothing else does.",
+                f"Run the export: {command}. Find out why it does not run regularly.",
                 values,
             )
     return f"{len(found)}; none fails or is late"

@@ -352,7 +352,8 @@ def test_redrive_counts_the_messages_that_stay(dead):
 
     assert said.out.splitlines() == [
         "Sent 3 messages of queue 'dead' back.",
-        "There: 1 message, held by a consumer, from no queue (--to QUEUE takes those), or new.",
+        "Still there: 1 message, in flight, new, or without a source queue (--to QUEUE sends "
+        "those).",
     ]
 
 

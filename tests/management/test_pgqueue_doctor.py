@@ -93,7 +93,7 @@ def test_a_consumer_that_lives(orders):
     Process.objects.register(["orders"], version="1", using="default")
 
     assert [each.text for each in findings("consumers")] == [
-        "1 live; no queue with work is without one"
+        "1 live; every queue with messages to read has one"
     ]
 
 

@@ -22,7 +22,7 @@ class Command(QueueCommand):
         super().add_arguments(parser)
         parser.add_argument("--role", required=True, help="an existing role of the server")
         parser.add_argument(
-            "--for", required=True, choices=grants.KINDS, dest="kind", help="what it does"
+            "--for", required=True, choices=grants.KINDS, dest="kind", help="what the role does"
         )
         parser.add_argument(
             "--queue",
@@ -31,7 +31,7 @@ class Command(QueueCommand):
             metavar="NAME",
             help="only this queue; repeatable (default: all, those made later too)",
         )
-        parser.add_argument("--apply", action="store_true", help="run them")
+        parser.add_argument("--apply", action="store_true", help="run the statements")
         parser.add_argument(
             "--revoke", action="store_true", help="REVOKEs instead, which take the same rights away"
         )

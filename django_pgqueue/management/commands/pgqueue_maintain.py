@@ -30,7 +30,12 @@ class Command(QueueCommand):
         super().add_arguments(parser)
         parser.add_argument("queues", nargs="*", metavar="queue", help="(default: all)")
         add_time(parser, "--patience", 5.0, "how long to try for a lock")
-        add_time(parser, "--stall", 0.1, "how long other sessions may wait for one lock of it")
+        add_time(
+            parser,
+            "--stall",
+            0.1,
+            "how long one try may wait for a lock, while other sessions wait behind it",
+        )
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
         so_far = "{} removed; run it again for the rest."
@@ -52,7 +57,7 @@ class Command(QueueCommand):
 def _row(each: Maintained) -> list[str]:
     notes = {
         "failed": each.error,
-        "refused by a listener": each.refused,
+        "refused by a receiver": each.refused,
         "nothing removed: a lake was exported from another server": each.foreign_lakes,
         f"{each.held:,} wait for an export": each.held,
         f"{each.stragglers} old partitions have a message that is not archived": each.stragglers,

@@ -32,7 +32,7 @@ class Command(QueueCommand):
         parser.add_argument(
             "--blocked",
             action="store_true",
-            help="show the messages that are not delivered now, with the reasons, instead",
+            help="show instead the messages that are not delivered now, and why",
         )
         add_conditional(parser)
 

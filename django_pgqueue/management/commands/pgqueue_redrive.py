@@ -38,7 +38,7 @@ class Command(QueueCommand):
         lines = [f"Sent {counted(went)} of queue {queue.name!r} back."]
         if left and not some:
             lines.append(
-                f"There: {counted(left)}, held by a consumer, from no queue (--to QUEUE takes "
-                f"those), or new."
+                f"Still there: {counted(left)}, in flight, new, or without a source queue "
+                f"(--to QUEUE sends those)."
             )
         self.answer({"queue": queue.name, "redriven": went, "left": left}, lines)

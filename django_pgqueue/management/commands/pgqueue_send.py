@@ -44,10 +44,17 @@ class Command(QueueCommand):
         parser.add_argument("body", nargs="?", help="as JSON (default: lines of stdin)")
         parser.add_argument("--headers", type=json_value, metavar="JSON", help="of every message")
         parser.add_argument(
-            "--delay", type=duration, default=0, metavar="TIME", help="hidden so long, as 30 or 2h"
+            "--delay",
+            type=duration,
+            default=0,
+            metavar="TIME",
+            help="hide it for this time, such as 30 or 2h",
         )
         parser.add_argument(
-            "--expires", type=duration, metavar="TIME", help="not handled later, as 30 or 2h"
+            "--expires",
+            type=duration,
+            metavar="TIME",
+            help="do not deliver it after this time, such as 30 or 2h",
         )
         parser.add_argument(
             "--priority", type=int, default=0, metavar="N", help="-100 to 100, higher first"
@@ -57,7 +64,7 @@ class Command(QueueCommand):
             "--batch", type=positive, default=1000, metavar="N", help="lines (default: %(default)s)"
         )
         parser.add_argument(
-            "--skip-bad", action="store_true", help="send the good lines of a batch with bad ones"
+            "--skip-bad", action="store_true", help="skip bad lines instead of stopping at them"
         )
 
     def run(self, alias: str, options: dict[str, Any]) -> None:

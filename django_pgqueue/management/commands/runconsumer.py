@@ -67,7 +67,11 @@ class Command(BaseCommand):
             "how long the server may be silent before a connection is closed",
         )
         add("--autoreload", action="store_true", help="restart when code changes")
-        add("--no-progress", action="store_true", help="log lines on a terminal too")
+        add(
+            "--no-progress",
+            action="store_true",
+            help="log lines instead of redrawing them on a terminal",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         _refuse_transaction()
