@@ -153,10 +153,11 @@ class Settled(list[int]):
 class Wait(NamedTuple):
     """Why a message is not delivered now, and until when at least.
 
-    ``reason`` is one of ``scheduled``, ``retry``, ``group`` (behind the head of its FIFO group),
-    ``group_limit``, ``group_rate``, ``group_paused``, ``limit``, ``rate`` and ``queue_paused``. It
-    is None if the message is in flight, or if the next read would find it. ``until`` is None if the
-    time is not known.
+    ``reason`` is one of ``scheduled``, ``retry``, ``group`` (behind other messages of its group:
+    the group is FIFO, or has only a rate and its heads have not started), ``group_limit``,
+    ``group_rate``, ``group_paused``, ``limit``, ``rate`` and ``queue_paused``. It is None if the
+    message is in flight, or if the next read would find it. ``until`` is None if the time is not
+    known.
     """
 
     reason: str | None

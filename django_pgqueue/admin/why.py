@@ -101,7 +101,7 @@ def process_name(pk: int, around: Surroundings) -> str:
 def _waits(
     message: Message, around: Surroundings, link: Callable[[int, int], str]
 ) -> Iterator[str]:
-    """Yield the reason why a message waits in its FIFO group."""
+    """Yield the reason why a message waits behind others of its group."""
     before = around.waiting_before + (around.head is not None)
     more = around.waiting_before >= MOST_COUNTED
     told: dict[str, Any] = {

@@ -56,8 +56,8 @@ CREATE TABLE pgqueue_deferred (
 CREATE INDEX pgqueue_deferred_vt_idx ON pgqueue_deferred (queue_id, vt);
 
 -- Batch leases: one row for the messages of one priority that a read took from ready, instead of a
--- row of deferred with two index entries for each. A statement on a single message first unfolds the lease
--- into rows of deferred. All messages of a lease were delivered once, at read_at.
+-- row of deferred with two index entries for each. A statement on a single message first unfolds
+-- the lease into rows of deferred. All messages of a lease were delivered once, at read_at.
 CREATE TABLE pgqueue_lease (
     head bigint NOT NULL,
     tail bigint NOT NULL,

@@ -12,10 +12,13 @@ from django_pgqueue.ddl import grants
 
 __all__ = ["RunPostgreSQL", "extend_rights", "made", "run"]
 
-# Stands for the text of the file with this name.
-_PART = re.compile(r"\{(become_heads|vacuum)\}")
+# Files whose text replaces their name in braces in other files.
+_PARTS = ("become_heads", "vacuum")
+_PART = re.compile(rf"\{{({'|'.join(_PARTS)})\}}")
 _CREATED = re.compile(
-    r"^CREATE (?:UNLOGGED )?(DOMAIN|FUNCTION|SEQUENCE|TABLE|VIEW) (?:\{schema\}\.)?(\w+)", re.M
+    r"^CREATE (?:UNLOGGED )?(DOMAIN|FUNCTION|SEQUENCE|TABLE|VIEW) (?:\{schema\}\.)?(\w+)"
+    r"(\(\) RETURNS trigger)?",
+    re.M,
 )
 
 
@@ -53,11 +56,12 @@ def run(name: str) -> RunPostgreSQL:
     """Return an operation that runs ``<name>.sql``.
 
     In reverse it runs the file's part ``-- Reverse``, if any, and drops what the file created.
-    Functions are dropped with their triggers and policies.
+    Trigger functions are dropped with their triggers. If an object of the project depends on
+    anything else, PostgreSQL refuses to drop it.
     """
     forward, reverse = _read(name)
-    for kind, created in reversed(_CREATED.findall(forward)):
-        option = " CASCADE" if kind == "FUNCTION" else ""
+    for kind, created, is_trigger in reversed(_CREATED.findall(forward)):
+        option = " CASCADE" if is_trigger else ""
         reverse += f"DROP {kind} IF EXISTS {{schema}}.{created}{option};\n"
     return RunPostgreSQL(forward, reverse)
 
@@ -80,7 +84,8 @@ def made(schema: str) -> str:
     True
     """
     names = sorted(file.name for file in files(__package__).iterdir())
-    texts = [_read(name.removesuffix(".sql"))[0] for name in names if name.endswith(".sql")]
+    stems = [name.removesuffix(".sql") for name in names if name.endswith(".sql")]
+    texts = [_read(stem)[0] for stem in stems if stem not in _PARTS]
     return "\n".join(texts).replace("{schema}", schema)
 
 

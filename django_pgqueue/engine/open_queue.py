@@ -45,7 +45,7 @@ class OpenQueue:
 
     @property
     def alias(self) -> str:
-        """The database's name in error messages."""
+        """The database's alias in Django; without Django its name, for error messages."""
         return self.runner.alias
 
     @property

@@ -100,6 +100,7 @@ moved AS (
         SELECT place FROM first WHERE (id IN (SELECT head FROM begun)) IS TRUE))
     RETURNING *
 ),
+-- As in ddl/become_heads.sql.
 readable AS (
     INSERT INTO pgqueue_ready (id, turn, enqueued_at, queue_id, priority, group_key)
     SELECT m.id, b.turn, m.enqueued_at, m.queue_id, m.priority, m.group_key

@@ -1,5 +1,6 @@
--- Part that other statements include: deletes messages from ready, deferred and waiting. The caller
--- unfolds batch leases before. If in_flight is false, skips messages in flight.
+-- Part that other statements include: deletes messages from ready, deferred and waiting. Leaves
+-- those in batch leases, unless the caller unfolds the leases before. If in_flight is false, skips
+-- messages in flight.
 held AS (
     DELETE FROM pgqueue_deferred
     WHERE {settle/chosen} AND (%(in_flight)s::boolean OR NOT ({places/in_flight}))

@@ -62,6 +62,20 @@ def test_followers_are_taken_back_but_for_the_group_whose_head_others_had(commit
     assert [message.group for message in left] == [other.group] * 2
 
 
+def test_followers_are_taken_back_with_their_last_errors(committed_orders):
+    committed_orders.send_batch([1, 2, 3], group="a")
+    failed = [message.receipt for message in committed_orders.read_grouped(qty=3, vt=60)]
+    committed_orders.retry(
+        dict.fromkeys(failed, 0), errors={receipt: "the bank is down" for receipt in failed}
+    )
+    messages = committed_orders.read_grouped(qty=3, vt=60)
+    lapse()
+
+    assert len(held(messages)) == 3
+
+    assert run_sql("SELECT error FROM pgqueue_deferred") == [("the bank is down",)] * 3
+
+
 def test_holding_a_batch_costs_its_messages(committed_orders):
     run_sql("ANALYZE pgqueue_waiting, pgqueue_group, pgqueue_deferred")
     committed_orders.send_batch([0] * 20_000, group=[f"g{n % 5000}" for n in range(20_000)])
