@@ -160,7 +160,7 @@ def queue_maintained(sender: str, maintained: Any, **kwargs: Any) -> None:
             "another server. Export to a new lake with --hold-retention, then unset "
             '"holds retention" of the old one in the admin'
         )
-        _log(WARNING, sender, text, lakes=", ".join(lakes))
+        _log(WARNING, sender, text, lakes=list(lakes))
     did = maintained.removed or maintained.partitions_made or maintained.partitions_dropped
     stay = maintained.stay_in_default
     kept = "; the messages of %(stay_in_default)s stay in the default partition" if stay else ""
@@ -236,7 +236,7 @@ def _log(
 ) -> None:
     """Log a line with the queue's name in front, and with ``fields`` as its extra fields.
 
-    ``text`` has placeholders: fields, shown by their first line, and ``%(message)s``, the message.
+    ``text`` has placeholders: fields, texts by their first line, and ``%(message)s``, the message.
     """
     named: dict[str, str] = {}
     if message is not None:
@@ -245,7 +245,7 @@ def _log(
         named = {"message": f"message {message.id}{task}"}
     if queue is not None:
         text, fields = f"%(queue)s: {text}", {"queue": queue, **fields}
-    shown = {name: _first_line(v) if isinstance(v, str) else v for name, v in fields.items()}
+    shown = {name: _shown(value) for name, value in fields.items()}
     logger.log(level, text, {**shown, **named}, exc_info=exc_info, extra=fields, stacklevel=2)
 
 
@@ -259,8 +259,10 @@ def _log_error(queue: str | None, text: str, error: Exception, **fields: Any) ->
     _log(ERROR, queue, text, **fields, kind=kind.__name__, error=str(error), exc_info=trace)
 
 
-def _first_line(text: str) -> str:
-    return _printable(text.partition("\n")[0])
+def _shown(value: Any) -> Any:
+    if isinstance(value, list):
+        value = ", ".join(value)
+    return _printable(value.partition("\n")[0]) if isinstance(value, str) else value
 
 
 def _printable(text: str) -> str:

@@ -391,9 +391,10 @@ def test_a_lake_of_another_server_is_told_of_once(caplog):
     for _ in range(3):
         BoundQueue("told").maintain()
 
-    [line] = [line for line in caplog.messages if "/told" in line]
-    assert "exported from another server" in line
-    assert "--hold-retention" in line
+    [record] = [record for record in caplog.records if "/told" in record.message]
+    assert "waits for /told, which was exported from another server" in record.message
+    assert "--hold-retention" in record.message
+    assert record.lakes == ["/told"]
 
 
 def test_a_lake_whose_first_export_failed_holds_nothing_and_one_that_runs_does(actor):

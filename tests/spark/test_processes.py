@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +19,7 @@ from environ import Env
 from django_pgqueue.models import ArchivedMessage, Message
 from example_project.embedded_postgres.server import EmbeddedServer
 from tests.actors import Actor, call, manage
+from tests.servers import one_server
 from tests.spark.clusters.machines import executors_under, stop
 from tests.waiting import until
 
@@ -200,14 +199,8 @@ def test_leases_of_a_killed_driver_come_back_to_other_consumers(
 @pytest.fixture
 def server() -> Iterator[EmbeddedServer]:
     """A PostgreSQL server that the test may kill."""
-    # A short path, since the path of a socket is limited.
-    directory = Path(tempfile.mkdtemp(prefix="pgqueue-spark-"))
-    server = EmbeddedServer(directory, settings={"shared_buffers": "32MB"})
-    server.start()
-    yield server
-    server.stop()
-    shutil.rmtree(directory, ignore_errors=True)
-    shutil.rmtree(server.home, ignore_errors=True)
+    with one_server({"shared_buffers": "32MB"}) as server:
+        yield server
 
 
 @pytest.mark.slow

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +13,11 @@ import pytest
 
 from example_project.embedded_postgres.server import EmbeddedServer
 from tests.acceptance.chaos.world import World
+from tests.servers import one_server
 
 
 @pytest.fixture(scope="session")
 def chaos_server() -> Iterator[EmbeddedServer]:
-    directory = tempfile.mkdtemp(prefix="chaos-")
     settings = {
         "fsync": "off",
         "log_min_messages": "fatal",
@@ -28,14 +26,10 @@ def chaos_server() -> Iterator[EmbeddedServer]:
         # A silenced client never closes its connection: only a server timeout releases its locks.
         "idle_in_transaction_session_timeout": "6s",
     }
-    server = EmbeddedServer(directory, settings=settings)
-    server.start()
-    with psycopg.connect(server.url(), autocommit=True) as connection:
-        connection.execute("CREATE DATABASE chaos")
-    yield server
-    server.stop()
-    shutil.rmtree(directory, ignore_errors=True)
-    shutil.rmtree(server.home, ignore_errors=True)
+    with one_server(settings) as server:
+        with psycopg.connect(server.url(), autocommit=True) as connection:
+            connection.execute("CREATE DATABASE chaos")
+        yield server
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def test_followers_are_taken_back_with_their_last_errors(committed_orders):
     committed_orders.send_batch([1, 2, 3], group="a")
     failed = [message.receipt for message in committed_orders.read_grouped(qty=3, vt=60)]
     committed_orders.retry(
-        dict.fromkeys(failed, 0), errors={receipt: "the bank is down" for receipt in failed}
+        dict.fromkeys(failed, 0), errors=dict.fromkeys(failed, "the bank is down")
     )
     messages = committed_orders.read_grouped(qty=3, vt=60)
     lapse()
