@@ -1,9 +1,10 @@
-"""A year of ticks in ten time zones: fifty consumers race for each tick, and are killed at random.
+"""Ticks in ten time zones: fifty consumers race for each tick, and are killed at random.
 
 Each tick must be sent once: the messages are compared with the library's own iteration. The
 consumers are sessions in several processes. Processes are killed, single sessions are terminated by
 the server, and each time the clock is set back. All share the clock, which advances as fast as they
-work. SCHEDULE_PROCESSES, SCHEDULE_SESSIONS and SCHEDULE_KILLS in the environment make it longer.
+work. SCHEDULE_PROCESSES, SCHEDULE_SESSIONS, SCHEDULE_KILLS and SCHEDULE_DAYS in the environment
+make it longer.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ from tests.waiting import until
 
 PROCESSES = int(os.environ.get("SCHEDULE_PROCESSES", "5"))
 SESSIONS = int(os.environ.get("SCHEDULE_SESSIONS", "10"))
-KILLS = int(os.environ.get("SCHEDULE_KILLS", "12"))
+KILLS = int(os.environ.get("SCHEDULE_KILLS", "6"))
 #: The application name of the racing sessions.
 RACER = "pgqueue-test-racer"
 
 UTC = dt.timezone.utc
-START = dt.datetime(2026, 1, 1, tzinfo=UTC)
-END = dt.datetime(2027, 1, 1, tzinfo=UTC)
+# With the days on which most of the zones change their clocks.
+START = dt.datetime(2026, 2, 10, tzinfo=UTC)
+END = START + dt.timedelta(days=int(os.environ.get("SCHEDULE_DAYS", "60")))
 STEP = dt.timedelta(days=2)
 
 SCHEDULES = {
@@ -77,7 +79,7 @@ def clock(committed_orders: BoundQueue) -> Any:
 
 
 @pytest.mark.slow
-def test_each_tick_of_a_year_is_sent_once(clock, reachable):
+def test_each_tick_is_sent_once(clock, reachable):
     orders = Queue.objects.get(name="orders")
     expected: dict[str, list[str]] = {}
     for zone, expression in SCHEDULES.items():
@@ -93,7 +95,7 @@ def test_each_tick_of_a_year_is_sent_once(clock, reachable):
     span = END - START
     try:
         for number in range(1, KILLS + 1):
-            # Spread over the year.
+            # Spread over the time.
             mark = START + span * number / (KILLS + 2)
             until(lambda mark=mark: now() >= mark, seconds=300)
             run_sql("UPDATE schedule_clock SET now = now - interval '36 hours'")
@@ -115,7 +117,7 @@ def test_each_tick_of_a_year_is_sent_once(clock, reachable):
     for headers in Message.objects.order_by("pk").values_list("headers", flat=True):
         found[headers["x-schedule"]["name"]].append(headers["x-schedule"]["at"])
     assert found == expected
-    assert sum(map(len, found.values())) > 3500
+    assert sum(map(len, found.values())) > 9 * (END - START).days
 
 
 def end_sessions(most: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from django.db import connection, transaction
 
-from django_pgqueue import consumer, schedule, signals
+from django_pgqueue import consumer, schedule, schedules, signals
 from django_pgqueue.models import Message
 from django_pgqueue.retries import Constant
 from tests.app.models import Order
@@ -109,8 +109,10 @@ def patient(message: Message) -> None:
     obey(message)
 
 
-# A schedule declared by another version of this code: "queue name".
+# A schedule declared by another version of this code: "queue name". Without a declaration it ends
+# soon.
 if declared := os.environ.get("WORKING_SCHEDULE"):
+    schedules._GRACE = 5
     on, name = declared.split()
     schedule(every=3600, name=name)({"patient": patient, "lease": lease}[on])
 
