@@ -9,9 +9,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
+
 from example_project.embedded_postgres.server import EmbeddedServer
 
-__all__ = ["copy", "one_server", "two_servers"]
+__all__ = ["copy", "new_database", "one_server", "two_servers"]
 
 
 @contextmanager
@@ -45,6 +47,14 @@ def _made(names: str, settings: Mapping[str, str], bin_dir: str) -> Iterator[lis
         for server in made:
             shutil.rmtree(server.home, ignore_errors=True)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def new_database(server: EmbeddedServer, name: str) -> str:
+    """Create an empty database, in place of an old one with this name. Returns its URL."""
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        connection.execute(f"CREATE DATABASE {name}")
+    return server.url(name)
 
 
 def copy(primary: EmbeddedServer, standby: EmbeddedServer) -> None:

@@ -13,14 +13,14 @@ from django_pgqueue.ddl import LIVE
 from example_project.embedded_postgres.server import EmbeddedServer
 from tests.actors import Actor, begin, call, execute, manage, work_off
 from tests.conftest import VERSIONS
-from tests.servers import one_server
+from tests.servers import new_database, one_server
 
 pytestmark = [pytest.mark.acceptance]
 
 SENDER = "pgqueue_test_sender"
 
 
-@pytest.fixture(params=VERSIONS)
+@pytest.fixture(scope="module", params=VERSIONS)
 def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
     # With fsync, since the data must survive a crash.
     with one_server({"shared_buffers": "16MB"}, request.param) as server:
@@ -29,7 +29,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def actor(server: EmbeddedServer) -> Iterator[Actor]:
-    with Actor({"default": Env.db_url_config(server.url())}) as actor:
+    """A process with a new database."""
+    with Actor({"default": Env.db_url_config(new_database(server, "crashing"))}) as actor:
         actor.do(manage, "migrate", "django_pgqueue")
         yield actor
 
@@ -139,7 +140,7 @@ def test_plain_inserts_since_a_crash_stay_when_the_queue_is_cleared(server, acto
     crash()
 
     insert = "INSERT INTO pgqueue_message (queue_id, group_key, scheduled_at) VALUES "
-    with psycopg.connect(server.url(), autocommit=True) as plain:
+    with psycopg.connect(server.url("crashing"), autocommit=True) as plain:
         plain.execute(f"{insert} (1, NULL, NULL), (1, NULL, now() + interval '1 hour')")
         plain.execute(f"{insert} (1, 'customer 1', NULL), (1, 'customer 1', NULL)")
     metrics = actor.do(call, "metrics", "fast")
@@ -176,7 +177,7 @@ def test_a_role_that_may_only_send_claims_the_keys_that_a_crash_left(server, act
         "SELECT id, conflict FROM pgqueue_claim_keys("
         "1, ARRAY['report 7'], '{0}', '{NULL}', 'done', '1 hour', 'skip', NULL)"
     )
-    with psycopg.connect(server.url(), autocommit=True) as plain:
+    with psycopg.connect(server.url("crashing"), autocommit=True) as plain:
         plain.execute(f"SET ROLE {SENDER}")
         [(new, conflict)] = plain.execute(claim).fetchall()
         assert conflict is None

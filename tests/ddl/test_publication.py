@@ -13,7 +13,7 @@ from environ import Env
 from example_project.embedded_postgres.server import EmbeddedServer
 from tests.actors import Actor, call, execute, manage
 from tests.conftest import VERSIONS
-from tests.servers import one_server
+from tests.servers import new_database, one_server
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -29,10 +29,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
 @pytest.fixture
 def actor(server: EmbeddedServer) -> Iterator[Actor]:
     """A process with a new database, all of whose tables are published."""
-    with psycopg.connect(server.url(), autocommit=True) as connection:
-        connection.execute("DROP DATABASE IF EXISTS published WITH (FORCE)")
-        connection.execute("CREATE DATABASE published")
-    with Actor({"default": {**Env.db_url_config(server.url()), "NAME": "published"}}) as actor:
+    with Actor({"default": Env.db_url_config(new_database(server, "published"))}) as actor:
         actor.do(manage, "migrate", "django_pgqueue", verbosity=0)
         yield actor
         actor.rest()
@@ -96,13 +93,8 @@ def test_messages_and_outcomes_can_be_subscribed_to(server, actor):
         "WITH (publish_via_partition_root = true)",
     )
     run(actor, "SELECT pg_create_logical_replication_slot('log', 'pgoutput')")
-    here = psycopg.conninfo.conninfo_to_dict(server.url())
-    source = psycopg.conninfo.make_conninfo(**{**here, "dbname": "published"})
-    with psycopg.connect(server.url(), autocommit=True) as connection:
-        connection.execute("DROP DATABASE IF EXISTS log WITH (FORCE)")
-        connection.execute("CREATE DATABASE log")
-    copy = psycopg.conninfo.make_conninfo(**{**here, "dbname": "log"})
-    with psycopg.connect(copy, autocommit=True) as log:
+    source = psycopg.conninfo.make_conninfo(server.url("published"))
+    with psycopg.connect(new_database(server, "log"), autocommit=True) as log:
         log.execute(
             "CREATE TABLE pgqueue_message (id bigint, enqueued_at timestamptz, "
             "scheduled_at timestamptz, expires_at timestamptz, enqueued_xid bigint, "

@@ -15,7 +15,7 @@ from tests.engine.plans.test_plans_features import TABLES, begin_all_groups, row
 
 QTY = 10
 #: Messages in one group, and groups with one message each.
-DEEP, GROUPS = 100_000, 20_000
+DEEP, GROUPS = 50_000, 5_000
 #: Messages that metrics count.
 COUNTED = 1000
 
@@ -80,7 +80,7 @@ def test_an_operation_costs_its_batch(crowded, limits):
 @pytest.mark.slow
 @EVERY
 def test_reasons_cost_what_is_asked_for(crowded, limits, settings):
-    """100,000 messages wait in 20,000 groups, whose heads are ready, and in the deep one."""
+    """Messages wait in all groups, whose heads are ready, and in the deep one."""
     settings.PGQUEUE = {"EXACT_COUNT_LIMIT": COUNTED}
     crowded.send_batch([0] * 4 * GROUPS, group=[f"g{n % GROUPS}" for n in range(4 * GROUPS)])
     begin_all_groups()
