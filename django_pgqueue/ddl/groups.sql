@@ -103,6 +103,7 @@ BEGIN
     FROM unnest(ids, queue_ids, groups) AS m (id, queue_id, group_key) LEFT JOIN LATERAL (
         SELECT g.ctid AS place, g.head FROM {schema}.pgqueue_group g
         WHERE g.queue_id = m.queue_id AND g.group_key = m.group_key
+        ORDER BY g.slot DESC LIMIT 1  -- backward, as in engine/settle/fence.sql
         FOR UPDATE SKIP LOCKED) g ON true
     WHERE NOT from_ready
        OR (SELECT true FROM {schema}.pgqueue_deferred d

@@ -1,10 +1,11 @@
--- Process rechecks: give a head to each group that lacks one. Never waits for a row: a locked
--- group keeps its recheck. docs/groups.md says why this is safe. Skips the rechecks up to the id
--- rechecked (read/positions.py). P1, P7.
+-- Process rechecks: give a head to each group that lacks one. Never waits for a row: a locked group
+-- keeps its recheck. docs/groups.md says why this is safe. Skips the rechecks up to the id in the
+-- parameter rechecked (read/positions.py). P1, P7.
 --
 -- Two readers that insert the row of the same group would wait for each other. So a statement that
 -- is a transaction of its own tries to take one lock for all groups of the queue. Statements in
--- longer transactions share that lock, for which they may wait briefly, and try one for each group.
+-- longer transactions share that lock, for which they may wait briefly, and try to take a lock for
+-- each group.
 WITH mode AS MATERIALIZED (
     SELECT CASE WHEN %(alone)s
                 THEN pg_try_advisory_xact_lock(hashtextextended('pgqueue.promote', {queue_id}))
@@ -40,13 +41,14 @@ unfilled AS MATERIALIZED (
 asked AS MATERIALIZED (
     SELECT DISTINCT group_key FROM marks WHERE NOT (SELECT has_slots FROM slotted)
 ),
--- Groups with a row. While the row is locked, its head does not change. The next read processes
--- rows that changed after this statement began.
+-- Groups with a row in pgqueue_group. While the row is locked, its head does not change. The next
+-- read processes rows that changed after this statement began.
 known AS MATERIALIZED (
     SELECT a.group_key, g.place
     FROM asked a CROSS JOIN LATERAL (
         SELECT g.ctid AS place FROM pgqueue_group g
-        WHERE g.queue_id = {queue_id} AND g.group_key = a.group_key OFFSET 0) g
+        WHERE g.queue_id = {queue_id} AND g.group_key = a.group_key
+        ORDER BY g.slot DESC LIMIT 1) g
 ),
 locked AS MATERIALIZED (
     SELECT g.ctid AS place, g.group_key, g.head, g.priority, g.turn FROM pgqueue_group g
@@ -75,7 +77,7 @@ unknown AS MATERIALIZED (
         ORDER BY w.id LIMIT 1) w ON true
     WHERE (a.group_key NOT IN (SELECT group_key FROM known)) IS TRUE
 ),
--- The locks are tried one by one, until there are enough.
+-- The locks are tried one by one, until enough groups are locked.
 mine AS MATERIALIZED (
     SELECT place FROM (SELECT * FROM unknown WHERE place IS NOT NULL ORDER BY id OFFSET 0) u
     WHERE (SELECT exclusive FROM mode)

@@ -6,9 +6,13 @@
       -- A follower's receipt is valid only if its group's head was last delivered by the same read.
       -- P6.
       AND (group_key IS NULL OR (
-          SELECT true FROM pgqueue_group g
-          WHERE g.queue_id = {queue_id} AND g.group_key = pgqueue_deferred.group_key AND g.slot = 0
-            AND pgqueue_deferred.id = ANY(g.followers) AND g.head <> pgqueue_deferred.id
+          SELECT true FROM (
+              -- Backward, since a held snapshot keeps dead versions of the row before the live one.
+              SELECT g.head, g.followers FROM pgqueue_group g
+              WHERE g.queue_id = {queue_id} AND g.group_key = pgqueue_deferred.group_key
+                AND g.slot <= 0
+              ORDER BY g.slot DESC LIMIT 1) g
+          WHERE pgqueue_deferred.id = ANY(g.followers) AND g.head <> pgqueue_deferred.id
             AND pgqueue_deferred.last_read_at IS DISTINCT FROM (
               SELECT h.last_read_at FROM pgqueue_deferred h
               WHERE h.id = g.head AND h.queue_id + 0 = {queue_id}
