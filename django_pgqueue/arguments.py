@@ -186,14 +186,15 @@ def refuse_loop(queue: Any, target: int | None, queues: Any) -> None:
 
     ``target`` is the id of its dead-letter queue, ``queues`` a queryset of all queues.
     """
-    passed = [queue.name]
-    while target is not None:
+    passed: dict[int, str] = {}
+    while target is not None and target not in passed:
         found = queues.get(pk=target)
-        passed.append(found.name)
+        passed[target] = found.name
         if target == queue.pk:
+            path = " -> ".join([queue.name, *passed.values()])
             raise InvalidArgument(
-                f"the dead-letter queues would form a cycle: {' -> '.join(passed)}. Leave one of "
-                f"these queues without a dead_letter_queue"
+                f"the dead-letter queues would form a cycle: {path}. Leave one of these queues "
+                f"without a dead_letter_queue"
             )
         target = found.dead_letter_queue_id
 

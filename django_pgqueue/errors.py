@@ -3,7 +3,8 @@
 The hierarchy, with the other base classes in parentheses::
 
     * PgQueueError
-      x QueueNotFound (LookupError), TablesMissing, QueueMismatch, QueueInUse, ForeignSchema
+      x QueueNotFound (LookupError), QueueMismatch, QueueInUse, ForeignSchema
+      x TablesMissing (with Django: ProgrammingError)
       x QueueBusy
         + QueueConverting
       x MessageNotFound (LookupError), ImmutableMessage, NeverRead, LeaseLost, UntrustedSource

@@ -294,6 +294,10 @@ class UnbindTopic(BindTopic):
         super().forwards(database)
 
 
+# The migrations that create the tables of models.
+_MIGRATIONS = {"Queue": "0001_initial", "Binding": "0002_topics_processes_maintenance"}
+
+
 class _Database:
     """Accesses the queues and bindings of a database, with the models of the migration's state."""
 
@@ -307,9 +311,10 @@ class _Database:
         try:
             return self._apps.get_model("django_pgqueue", name)
         except LookupError as error:
+            migration = _MIGRATIONS[name]
             raise InvalidArgument(
-                f"the table of {name} comes later than this migration: add the latest migration of "
-                f"django_pgqueue to its dependencies (manage.py showmigrations django_pgqueue)"
+                f"the table of {name} comes later than this migration: add "
+                f'("django_pgqueue", "{migration}") to its dependencies'
             ) from error
 
     @property

@@ -8,6 +8,7 @@ All tasks of a read see the same rows: those that the planner's snapshot shows.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,8 +24,8 @@ from pyspark_pgqueue.offsets import EARLIEST, Offset, Snapshot, window
 from pyspark_pgqueue.options import Options
 
 BLOCK = 8192
-# Tasks of a read without minPartitions; a large read has a multiple. The planner does not know the
-# number of cores, and on four cores a fifth task would run alone.
+# Number of tasks of a read without minPartitions. A large read has a multiple of it: on four cores,
+# a fifth task would run alone. The planner does not know the number of cores.
 USUAL_TASKS = 4
 # Minimum that a task reads, in blocks of the archive or in bytes of messages. Smaller tasks take
 # longer to start than to run.
@@ -32,11 +33,11 @@ LEAST_BLOCKS = 1024
 LEAST_BYTES = 16 * 1024 * 1024
 # Estimated rows per block of a table without statistics.
 ROWS_PER_BLOCK = 70
-# Maximum bytes on disk of the messages whose bodies a task reads: a million small messages.
+# Maximum bytes on disk of the messages whose bodies a task reads: enough for a million small ones.
 BYTES_OF_BODIES = 256 * 1024 * 1024
 
-# A read with messages is cut by id if the rows' order and their ids correlate by more than this: a
-# merge of both tables takes a third less time than a look-up for each message.
+# A read that needs the message tables is cut by id if the rows' order correlates with their ids by
+# more than this. Merging both tables then takes a third less time than looking up each message.
 IN_ORDER = 0.9
 MERGING = "SET enable_mergejoin = on"
 
@@ -48,9 +49,9 @@ class Task:
     """A partition of the result: statements, and the conditions under which they may run."""
 
     statements: tuple[str, ...]
-    #: Tables and their filenodes at planning time: a rewritten table has another one.
+    #: Tables and their filenodes at planning time. A rewrite gives a table another filenode.
     files: tuple[tuple[str, int], ...] = ()
-    #: The transaction that a replica must have replayed.
+    #: A replica must have replayed all transactions below this one.
     reach: int = 0
     #: Checks that no row was removed since planning. None: removed rows are ignored.
     guard: Guard | None = None
@@ -109,23 +110,28 @@ class Server:
     is_replica: bool
 
 
+# What libpq quotes of an address.
+_QUOTED = re.compile(r'".*"', re.S)
+
+
 def database_url(text: str) -> str:
     """Return the libpq address of a database, given its libpq or JDBC address.
 
     >>> database_url("jdbc:postgresql://db/shop")
     'postgresql://db/shop'
 
-    Raises InvalidOption, without the address, since it may contain a password.
+    Raises InvalidOption. Its text has no part of the address, since that may be the password.
     """
     url = text.removeprefix("jdbc:")
     try:
         conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
+        reason = _QUOTED.sub('"…"', str(error).strip())
         jdbc = ", without parameters that only JDBC knows" if url != text else ""
         raise InvalidOption(
-            f"The url is not a PostgreSQL address: {str(error).strip()}. Write it as "
+            f"The url is not a PostgreSQL address: {reason}. Write it as "
             f"postgresql://user@host/database{jdbc}."
-        ) from error
+        ) from None
     return url
 
 
@@ -154,7 +160,7 @@ def check_server(connection: psycopg.Connection[Any], server: Server) -> None:
         "FROM pgqueue_archive WHERE archive_xid >= %s",
         [server.now.xmax],
     )
-    # The server may have assigned this id after the planner's snapshot: then all is well.
+    # All is well if the server assigned this transaction's number after the planner's snapshot.
     if newest is None or server.is_replica or newest < reached:
         return
     raise ServerChanged(
@@ -214,8 +220,8 @@ def cut_by_position(
 ) -> list[Task]:
     """Cut a batch read of the chosen queues by table positions, or by id.
 
-    Take the end offset before this call, so that the files have its rows, and the purge marks
-    ``planned`` before the end offset.
+    Read the purge marks ``planned`` first, take the end offset next, and then call this function:
+    the table files then have all rows up to the end offset.
     """
     rows = connection.execute(
         """
@@ -449,8 +455,10 @@ def cut_by_transaction(
 def live_tasks(
     options: Options, names: Sequence[str], chosen: Sequence[Queue], conditions: Sequence[str]
 ) -> list[Task]:
-    """Tasks that peek at live messages. One statement per queue, so that a message that changes its
-    state meanwhile is seen exactly once.
+    """Tasks that peek at live messages.
+
+    Each queue is read in one statement, so that a message whose state changes meanwhile is seen
+    exactly once.
     """
     tasks = []
     for queue in chosen:

@@ -233,6 +233,8 @@ def test_runconsumer_of_a_queue_without_a_handler_is_explained(committed_orders,
         lambda: queue("unknown").read(),
         lambda: Message.objects.create_queue("unknown"),
         lambda: Message.objects.list_queues(),
+        lambda: Message.objects.maintain_all(),
+        lambda: Message.objects.bind("order.#", "unknown"),
         lambda: Message.objects.publish("orders.new", 1),
     ],
 )
@@ -242,6 +244,7 @@ def test_missing_tables_are_explained(sql, act):
     with pytest.raises(PgQueueError, match=r"migrate --database default") as raised:
         act()
 
+    assert str(raised.value).count("migrate --database default") == 1
     # Still catchable as the database's own error.
     assert isinstance(raised.value, ProgrammingError)
     assert sqlstate(raised.value) == UNDEFINED_TABLE

@@ -7,6 +7,7 @@ import datetime as dt
 import pytest
 from django.db import connection
 from django.db.migrations.exceptions import IrreversibleError
+from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
 from django.db.migrations.writer import OperationWriter
 
@@ -269,10 +270,21 @@ def test_a_bad_pattern_or_queue_is_refused(state):
         forwards(BindTopic("order.#", "orders"), state)
 
 
-@pytest.mark.parametrize("operation", [CreateQueue("a"), BindTopic("a.#", "a")])
-def test_the_dependency_that_is_missing_is_named(operation):
-    with pytest.raises(InvalidArgument, match="to its dependencies"):
-        forwards(operation, ProjectState())
+@pytest.mark.parametrize(
+    ("operation", "known", "missing"),
+    [
+        (CreateQueue("a"), None, "0001_initial"),
+        (BindTopic("a.#", "a"), "0001_initial", "0002_topics_processes_maintenance"),
+    ],
+)
+def test_the_dependency_that_is_missing_is_named(operation, known, missing):
+    loader = MigrationLoader(connection)
+    before = loader.project_state(("django_pgqueue", known)) if known else ProjectState()
+    Message.objects.create_queue("a")
+
+    with pytest.raises(InvalidArgument, match=rf'add \("django_pgqueue", "{missing}"\) to its'):
+        forwards(operation, before)
+    assert ("django_pgqueue", missing) in loader.disk_migrations
 
 
 @pytest.mark.parametrize(

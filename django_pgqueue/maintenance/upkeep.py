@@ -1,4 +1,4 @@
-"""The small steps of a round: repair the wake sequence, delete the rows of removed messages."""
+"""The small steps of a round: repair the wake sequence, delete unused keys, slots and attempts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django_pgqueue import ddl
 from django_pgqueue.conf import settings
 from django_pgqueue.maintenance.work import Work
 
-#: The most keys or slots that one transaction checks.
+#: The most keys that one transaction checks, and slots that it deletes.
 SWEPT = 5000
 #: The most attempts that one statement reads or deletes.
 PRUNED = 1000

@@ -394,7 +394,9 @@ class TablesMissing(errors.TablesMissing, ProgrammingError):
 
 def explained(error: ProgrammingError, alias: str) -> ProgrammingError:
     """Convert "undefined table" errors to TablesMissing; return other errors unchanged."""
-    return TablesMissing(error, alias) if sqlstate(error) == UNDEFINED_TABLE else error
+    if isinstance(error, TablesMissing) or sqlstate(error) != UNDEFINED_TABLE:
+        return error
+    return TablesMissing(error, alias)
 
 
 def _opened(alias: str, name: str) -> OpenQueue:

@@ -181,6 +181,10 @@ def _start_checking() -> None:
     threading.Thread(target=_check, name="pgqueue-limits", daemon=True).start()
 
 
+# A forked child has no copy of the thread.
+os.register_at_fork(after_in_child=_start_checking.cache_clear)
+
+
 def _check() -> None:
     while True:
         time.sleep(min(max(_seconds / 10, 0.1), 1.0))

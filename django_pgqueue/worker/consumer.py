@@ -194,6 +194,8 @@ class Consumer:
             self.stop("the queues are empty")
 
     def _is_drained(self) -> bool:
+        if self._busy():
+            return False
         time.sleep(_DRAIN_CHECK)
         leased = self._leased()
         try:
@@ -211,7 +213,7 @@ class Consumer:
             return_pooled()
 
     def _busy(self) -> bool:
-        return any(s.busy for s in self.subscriptions)
+        return bool(self.settler.pending) or any(s.busy for s in self.subscriptions)
 
     def _leased(self) -> int:
         return sum(s.counts.leased for s in self.subscriptions)

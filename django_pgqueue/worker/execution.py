@@ -318,6 +318,8 @@ class Execution:
 
     def _settle_explicit(self, running: Running, message: Message, outcome: Outcome) -> None:
         """Settle a message as soon as the handler has set its outcome."""
+        if running.abandoned:  # settled by give_up
+            return
         decided = self._outcome_of(running, message, None, outcome)
         if decided is not None and self._policy is not AckPolicy.ACK_FIRST:
             self._settler.put(self._subscription, message, decided)

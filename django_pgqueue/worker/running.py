@@ -26,7 +26,7 @@ class Stage(Enum):
 
 
 class Clock(Enum):
-    """The state of a run's timeout, in this order. Only the lease loop writes it."""
+    """The state of a run's timeout, in this order. The lease loop and a stop write it."""
 
     IN_TIME = auto()
     OVERDUE = auto()  # the interrupt is about to be sent, or an async handler was cancelled

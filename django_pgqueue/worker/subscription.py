@@ -161,5 +161,5 @@ class Subscription:
     @property
     def busy(self) -> bool:
         """Whether this process holds unsettled messages, or is fetching."""
-        fetching = self.buffer.plan.fetching
-        return bool(fetching or self.running or self.counts.fetched > self.counts.settled)
+        held = self.buffer.plan.fetching or self.buffer.messages or self.running
+        return bool(held) or self.counts.fetched > self.counts.settled

@@ -40,7 +40,7 @@ def tables(name: str = "orders", kind: str = "message") -> list[tuple[str, str]]
         "SELECT relname::text, pg_get_expr(relpartbound, oid) "
         "FROM pg_partition_tree(%s::regclass) JOIN pg_class ON oid = relid "
         "WHERE isleaf ORDER BY oid",
-        [f"pgqueue_{kind}_q{Queue.objects.get_queryset().named(name).get().pk}"],
+        [f"pgqueue_{kind}_q{Message.objects.resolve(name).pk}"],
     )
 
 
@@ -58,7 +58,7 @@ def in_every_state(name: str = "orders", **settings: Any) -> BoundQueue:
 
 def works(orders: BoundQueue) -> None:
     """Check that a queue works, whichever table its messages are in."""
-    pk = Queue.objects.get_queryset().named(orders.name).get().pk
+    pk = Message.objects.resolve(orders.name).pk
     before = orders.metrics().ready
     sent = [orders.send({"n": 1}), *orders.send_batch([2, 3])]
     [(partition,)] = run_sql(

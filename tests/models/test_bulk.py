@@ -26,7 +26,7 @@ from django_pgqueue.models.bulk import Kind
 from tests.actors import begin as begin_block
 from tests.actors import execute, rollback
 from tests.conftest import rolled_back
-from tests.hearing import heard
+from tests.hearing import listening
 from tests.hindrances import hinder, statement_timeout
 from tests.waiting import until
 
@@ -168,12 +168,16 @@ def test_dead_letters_without_a_source_are_passed_over(orders, dead):
 def test_the_end_of_a_bulk_action_is_signalled_once(orders, dead):
     begin("dead", Kind.REDRIVE, dead)
 
-    with heard(signals.bulk_action_ended) as told:
+    told: list[tuple[str, int]] = []
+
+    def ended(bulk_action: Any, **kwargs: Any) -> None:
+        told.append((bulk_action.state, bulk_action.done))
+
+    with listening(signals.bulk_action_ended, ended):
         drive()
         drive()
 
-    [ended] = [each["bulk_action"] for each in told]
-    assert (ended.state, ended.done) == ("done", 25)
+    assert told == [("done", 25)]
 
 
 @pytest.mark.django_db(transaction=True)

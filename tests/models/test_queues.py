@@ -335,6 +335,19 @@ def test_a_dropped_queue_can_be_made_again_and_is_empty(orders):
     assert orders.send(2) > first
 
 
+def test_a_cycle_of_other_dead_letter_queues_does_not_hang(db):
+    """Two saves at once can make one."""
+    first, second, third = map(Message.objects.create_queue, ["first", "second", "third"])
+    Queue.objects.filter(name="first").update(dead_letter_queue=second.pk)
+    Queue.objects.filter(name="second").update(dead_letter_queue=first.pk)
+    third.dead_letter_queue = Queue.objects.get(name="first")
+
+    third.save()
+
+    with pytest.raises(InvalidArgument, match="first -> second -> first"):
+        Queue.objects.get(name="first").save()
+
+
 def test_the_dead_letter_queue_of_another_cannot_be_dropped(db):
     Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue="dead")

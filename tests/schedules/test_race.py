@@ -93,6 +93,7 @@ def test_each_tick_is_sent_once(clock, reachable):
     players = [Player(reachable) for _ in range(PROCESSES)]
     draw = random.Random(7)
     span = END - START
+    killed = 0
     try:
         for number in range(1, KILLS + 1):
             # Spread over the time.
@@ -106,9 +107,9 @@ def test_each_tick_is_sent_once(clock, reachable):
             if victim.sent.done():
                 break
             victim.kill()
+            killed += 1
             players[players.index(victim)] = Player(reachable)
-        for player in players:
-            player.sent.result(300)
+        shares = [player.sent.result(300) for player in players]
     finally:
         for player in players:
             player.actor.leave()
@@ -118,6 +119,8 @@ def test_each_tick_is_sent_once(clock, reachable):
         found[headers["x-schedule"]["name"]].append(headers["x-schedule"]["at"])
     assert found == expected
     assert sum(map(len, found.values())) > 9 * (END - START).days
+    assert killed > KILLS // 4
+    assert sum(share > 0 for share in shares) > 1
 
 
 def end_sessions(most: int) -> None:

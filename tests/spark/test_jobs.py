@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +25,8 @@ from pyspark_pgqueue import lake as files
 from pyspark_pgqueue import replay as replaying
 from pyspark_pgqueue import rollup as rolling
 from pyspark_pgqueue.__main__ import main
-from pyspark_pgqueue.errors import StoreFailed
+from pyspark_pgqueue.errors import InvalidOption, StoreFailed
+from pyspark_pgqueue.planning import database_url
 from pyspark_pgqueue.progress import Bar
 from pyspark_pgqueue.stores import explained
 from tests.spark.conftest import export, wait_for_commits
@@ -128,6 +130,17 @@ def test_expected_failure_is_one_line_that_says_what_to_do(
         assert advice in err
     assert job(*given, "--traceback") == 1
     assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["postgresql://u:hun%ter2@h/db", "jdbc:postgresql://u:hunter2@[::1/db", "hunter2"],
+)
+def test_address_that_is_refused_is_in_no_error(address: str) -> None:
+    with pytest.raises(InvalidOption, match="is not a PostgreSQL address") as raised:
+        database_url(address)
+
+    assert "ter2" not in "".join(traceback.format_exception(raised.value))
 
 
 @pytest.mark.parametrize(

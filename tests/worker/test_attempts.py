@@ -10,12 +10,10 @@ from django.db import connection
 from django_pgqueue import queue
 from django_pgqueue.acks import Failure, Reject, Retry
 from django_pgqueue.conf import settings
-from django_pgqueue.engine.settle import outcomes
 from django_pgqueue.maintenance import upkeep
 from django_pgqueue.maintenance.work import Work
 from django_pgqueue.models import ArchivedMessage, Attempt, BoundQueue, Message, Queue
 from django_pgqueue.retries import Constant, NoRetry
-from django_pgqueue.types import Receipt, Settled
 
 
 class CardRefused(Exception):
@@ -103,19 +101,26 @@ def test_an_attempt_whose_lease_was_lost_is_not_kept(orders):
     assert attempts(pk) == []
 
 
-def note(orders: BoundQueue, message_id: int, number: int, text: str = "no") -> None:
+def fail(orders: BoundQueue, number: int, text: str = "no") -> None:
+    """Let the next message fail once; it is readable again at once."""
+    [message] = orders.read(in_transaction=True)
+    failure = Failure.of(ValueError(text), number)
+    orders.retry({message.receipt: 0}, failures={message.receipt: failure})
+
+
+def store(orders: BoundQueue, message_id: int) -> None:
     found = Message.objects.resolve(orders.name)
-    failures = {Receipt(message_id, 1): Failure.of(ValueError(text), number)}
-    outcomes._noting(found.opened, failures, None, Settled)
+    Attempt.objects.create(queue=found, message_id=message_id, attempt=1)
 
 
 def test_the_last_attempts_are_kept_only(orders, pgqueue):
     pgqueue(ATTEMPTS_KEPT=3)
-    first, second = orders.send_batch([1, 2])
+    first = orders.send(1)
+    second = orders.send(2, delay=600)
+    store(orders, second)
 
     for number in range(1, 8):
-        note(orders, first, number)
-    note(orders, second, 1)
+        fail(orders, number)
 
     assert [n for n, _, _ in attempts(first)] == [5, 6, 7]
     assert [n for n, _, _ in attempts(second)] == [1]
@@ -125,18 +130,18 @@ def test_with_attempts_kept_0_no_attempt_is_kept(orders, pgqueue):
     pgqueue(ATTEMPTS_KEPT=0)
     pk = orders.send(1)
 
-    note(orders, pk, 1)
+    fail(orders, 1)
 
     assert attempts(pk) == []
 
 
 def test_a_long_traceback_keeps_its_end(orders, pgqueue):
     pgqueue(TRACEBACK_LENGTH=50)
-    pk = orders.send(1)
+    orders.send(1)
 
-    note(orders, pk, 1, "x" * 200 + "the end")
+    fail(orders, 1, "x" * 200 + "the end")
 
-    [attempt] = orders.attempts(pk)
+    [attempt] = Attempt.objects.all()
     assert len(attempt.traceback) == len(attempt.message) == 50
     assert attempt.traceback.endswith("the end\n")
 
@@ -161,7 +166,7 @@ def test_secrets_are_masked_in_every_error_that_is_stored(committed_orders, drai
 def test_nul_and_lone_surrogates_can_be_stored(orders):
     pk = orders.send(1)
 
-    note(orders, pk, 1, "a\x00b\ud800")
+    fail(orders, 1, "a\x00b\ud800")
 
     assert orders.attempts(pk)[0].message == "a\\0b\\ud800"
 
@@ -176,8 +181,8 @@ def pruned(name: str, before: dt.datetime | None = None) -> int:
 
 def test_attempts_go_with_their_message(orders, sql):
     gone, stays = orders.send_batch([1, 2])
-    note(orders, gone, 1)
-    note(orders, stays, 1)
+    store(orders, gone)
+    store(orders, stays)
     Message.objects.filter(pk=gone).delete()
 
     assert pruned("orders") == 1
@@ -192,7 +197,7 @@ def test_attempts_of_a_message_that_was_moved_stay(db):
     Message.objects.create_queue("orders", dead_letter_queue="dead")
     orders = queue("orders")
     pk = orders.send(1)
-    note(orders, pk, 1)
+    store(orders, pk)
 
     [message] = orders.read()
     message.reject("no")
@@ -207,9 +212,9 @@ def test_pruning_deletes_old_attempts_page_by_page(orders, monkeypatch, sql):
     monkeypatch.setattr(upkeep, "PRUNED", 2)
     old = dt.datetime(2020, 1, 1, tzinfo=dt.timezone.utc)
     for message_id in range(10**12, 10**12 + 5):
-        note(orders, message_id, 1)
+        store(orders, message_id)
     sql("UPDATE pgqueue_attempt SET at = %s WHERE message_id < %s", [old, 10**12 + 5])
-    note(orders, 10**12 + 9, 1)
+    store(orders, 10**12 + 9)
 
     assert pruned("orders", before=old + dt.timedelta(days=1)) == 5
     assert Attempt.objects.count() == 1
@@ -221,9 +226,9 @@ def test_pruning_keeps_the_newest_attempts_of_a_queue(orders, pgqueue, monkeypat
     Message.objects.create_queue("mails")
     failed = orders.send_batch(range(8))
     for pk in failed:
-        note(orders, pk, 1)
+        store(orders, pk)
     mail = queue("mails").send(1)
-    note(queue("mails"), mail, 1)
+    store(queue("mails"), mail)
 
     assert pruned("orders") == 5
 
@@ -232,7 +237,7 @@ def test_pruning_keeps_the_newest_attempts_of_a_queue(orders, pgqueue, monkeypat
 
 
 def test_maintenance_prunes(committed_orders):
-    note(committed_orders, 10**12, 1)
+    store(committed_orders, 10**12)
 
     committed_orders.maintain()
 
@@ -241,7 +246,7 @@ def test_maintenance_prunes(committed_orders):
 
 def test_dropping_a_queue_takes_its_attempts(orders):
     pk = orders.send(1)
-    note(orders, pk, 1)
+    store(orders, pk)
 
     Queue.objects.get(name="orders").delete()
 
