@@ -1,20 +1,20 @@
 """PostgreSQL queues in Spark: a source, a sink, and jobs that maintain a data lake.
 
-Spark looks into every top-level module named ``pyspark_*`` for its ``DefaultSource``, so that
-``spark.read.format("pgqueue")`` needs no call to register it. A cluster needs this package,
+Spark looks for a ``DefaultSource`` in every top-level module named ``pyspark_*``, so
+``spark.read.format("pgqueue")`` works without registration. A cluster needs this package,
 ``django_pgqueue``, PySpark and the drivers of the extra ``spark``. This package
 imports only modules of ``django_pgqueue`` that need no Django.
 
 ==================  ===========================================================================
-offsets, filters    conditions in SQL: rows between two positions, Spark's filters
+offsets, filters    SQL conditions: for rows between two positions, and for Spark's filters
 options, columns    the options and the columns of readers and writers
 planning            cuts a read into tasks, with statistics of the database
 bodies              converts bodies from JSON text to structs
-arrow               carries rows, as Arrow batches through ADBC
+arrow               reads rows through ADBC as Arrow batches
 source              the data source ``pgqueue``, which creates readers and writers
 reading, stream     batch reads, and the archive as a stream
 taking, consume     a queue as a stream, with the engine of django_pgqueue
-serving, refusals   parts of a batch that fails; messages that a sink refuses
+serving, refusals   how to repeat a failed batch; messages that a sink refuses
 sink, staging       batch and streaming writes, each row once
 stores              a lake's storage, and how files are published there
 lake, body_columns  a lake's files: paths and contents

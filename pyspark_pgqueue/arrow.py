@@ -19,8 +19,8 @@ from pyspark_pgqueue.columns import CORRUPT, JSON
 from pyspark_pgqueue.errors import ReplicaLags, TableRewritten
 from pyspark_pgqueue.planning import Task
 
-# Only nested loops: they look messages up by key. Other joins would read all messages in each task.
-# Tasks that are cut by id allow merge joins again (planning.MERGING).
+# Allow only nested loops: they look messages up by key. Other joins would read all messages in each
+# task. Tasks that are cut by id allow merge joins again (planning.MERGING).
 SETUP = (
     "SET enable_hashjoin = off",
     "SET enable_mergejoin = off",
@@ -29,7 +29,7 @@ SETUP = (
     "SET application_name = 'pgqueue spark'",
 )
 
-# Bytes per batch. The driver's default, 16 MB, takes several times as much of a worker's memory.
+# Bytes per batch. With ADBC's default of 16 MB, a worker takes several times as much memory.
 BATCH = {"adbc.postgresql.batch_size_hint_bytes": str(2 * 1024 * 1024)}
 
 
@@ -54,7 +54,7 @@ def batches(url: str, task: Task, replica_timeout: float = 60.0) -> Iterator[pa.
         _wait_for_replica(cursor, task.reach, replica_timeout)
         if task.first:
             cursor.execute(task.first)
-        # One snapshot for rows and guard: the guard sees the removal of every missing row.
+        # Read rows and purge marks in one snapshot: if rows are missing, the marks show it.
         cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         if task.guard is not None:
             cursor.execute(planning.purged(task.guard.queue_ids))
@@ -69,11 +69,11 @@ def batches(url: str, task: Task, replica_timeout: float = 60.0) -> Iterator[pa.
 
 
 class _Database:
-    """An open database of ADBC: a URL, and the types that this database has.
+    """ADBC's handle of a database, with the database's types.
 
-    Opening one reads the whole catalog of types and columns, including those of each queue's
-    tables: with one queue, 60 ms of this process and 40 ms of the server. A worker process
-    therefore opens it once, and closing a connection leaves it open.
+    Opening a handle reads the whole catalog of types and columns, including those of each queue's
+    tables. With one queue, this takes 60 ms in this process and 40 ms in the server. A worker
+    process therefore opens a handle once, and keeps it open when a connection is closed.
     """
 
     def __init__(self, url: str) -> None:
@@ -105,7 +105,7 @@ def _check_files(cursor: Any, task: Task) -> None:
 
 
 def _wait_for_replica(cursor: Any, reach: int, seconds: float) -> None:
-    """Wait until the server shows everything that the planner saw. A primary does at once."""
+    """Wait until the server shows everything that the planner saw. A primary always does."""
     until = time.monotonic() + seconds
     while True:
         cursor.execute(

@@ -1,11 +1,11 @@
 """Typed columns in a lake for the fields of a queue's bodies, beside the bodies' JSON.
 
-A field ``price`` becomes the column ``body_price``. A body that does not fit has NULL in all these
-columns, and its text in ``_corrupt_record``. A queue's schema is given as
+A field ``price`` becomes the column ``body_price``. If a body does not fit, all these columns are
+NULL, and its text is in ``_corrupt_record``. A queue's schema is given as
 
 * DDL or the JSON of a StructType: these fields. A later export may add fields,
 * ``infer``: the fields of a sample of bodies, inferred once and kept,
-* ``evolve``: the same, and each export adds the fields that are new in its own sample.
+* ``evolve``: like ``infer``, and each export adds new fields from a sample of its messages.
 
 No column is ever removed. Whole numbers are stored as bigint and fractions as double, so that a
 field that is declared wider later has the same type in older files.
@@ -64,8 +64,8 @@ def declare(
     Arguments:
         options: select the lake's queues.
         before: the lake's present schemas.
-        given: for some queues: the fields as DDL or JSON, ``infer``, or ``evolve``.
-        span: the transactions of the next run: the first, and the one after the last.
+        given: new declarations by queue: fields as DDL or JSON, ``infer``, or ``evolve``.
+        span: the next run's transactions, from the first number up to but excluding the second.
 
     Raises InvalidOption.
     """
@@ -133,7 +133,7 @@ def _fields_of(schemas: Iterable[dict[str, Any]]) -> list[StructType]:
 
 
 def _added(one: StructType, other: StructType) -> StructType:
-    """Merge two schemas. Raises InvalidOption if a field has two types."""
+    """Merge two schemas. Raises InvalidOption if a field has two types or two spellings."""
     fields = {field.name.lower(): field for field in one.fields}
     for field in other.fields:
         there = fields.setdefault(field.name.lower(), field)
@@ -195,7 +195,7 @@ def _sample(connection: psycopg.Connection[Any], pk: int, low: int, high: int) -
 
 
 def arrow_fields(schemas: Mapping[str, Any]) -> pa.Schema:
-    """The columns that a lake has besides those of the archive."""
+    """A lake's columns for fields of bodies, and ``_corrupt_record`` if there are any."""
     found = reduce(_added, _fields_of(schemas.values()), StructType([]))
     fields = [StructField(f"{PREFIX}{field.name}", field.dataType) for field in found.fields]
     if fields:
@@ -204,7 +204,7 @@ def arrow_fields(schemas: Mapping[str, Any]) -> pa.Schema:
 
 
 def add_columns(rows: pa.RecordBatch, fields: StructType) -> pa.RecordBatch:
-    """Append the columns for the fields of the rows' bodies."""
+    """Append a column for each field of the bodies, and ``_corrupt_record``."""
     kind = to_arrow_schema(StructType([StructField("body", fields)]), timezone="UTC").field(0).type
     texts = rows.column("body")
     values = bodies.parsed(texts, fields, kind)

@@ -61,7 +61,7 @@ def run(
     """
     bar = Bar(errors or sys.stderr)
     if job in {"replay", "load"}:
-        # Generated here, so that the message after an interruption can name it.
+        # Generate the id here, so that the message after an interruption can name it.
         options[f"{job}_id"] = options.get(f"{job}_id") or f"{job}-{uuid.uuid4().hex[:12]}"
     try:
         return _run(job, database_url(url), options, tell, bar)

@@ -1,6 +1,7 @@
 """The readable columns of archived, live and consumed messages.
 
-``a`` is the archive (or the live view), ``m`` the message, ``{queue}`` the queue's name.
+In their SQL, ``a`` is the archive, the live view or a list of deliveries, ``m`` the message, and
+``{queue}`` the queue's name.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ CONSUMED = {
     "read_ct": Column("int", "a.read_ct"),
 }
 
-#: Columns of source=counts: PostgreSQL counts messages, in a row per queue and state.
+#: Columns of source=counts: one row per queue and state, with messages counted by PostgreSQL.
 COUNTS = {
     "queue": Column("string", "{queue}"),
     "state": Column("string", "a.state"),
@@ -129,7 +130,7 @@ def select(columns: dict[str, Column], names: Iterable[str], queue: str) -> str:
     )
 
 
-#: The schema of a lake; queue and day are in the files' paths.
+#: The schema of a lake. ``queue`` and ``date`` are in the files' paths.
 LAKE = f"{ddl(ARCHIVE, [name for name in ARCHIVE if name != 'queue'])}, queue string, date string"
 
 
@@ -143,7 +144,7 @@ def literal(value: Any) -> str | None:
         return None
     if isinstance(value, int):
         return str(value)
-    # {queue} in a condition is replaced by the queue's name.
+    # No text with {queue}: in a condition, it would be replaced by the queue's name.
     if isinstance(value, str) and not any(part in value for part in ("\\", "\x00", "{queue}")):
         return "'" + value.replace("'", "''") + "'"
     if isinstance(value, dt.datetime):

@@ -1,7 +1,7 @@
 """A queue as a stream: leases messages, passes their rows to the sink, and archives a batch after
 Spark has committed it.
 
-An offset names the deliveries in its batch. Spark writes the offset down before it runs the batch.
+An offset names the deliveries in its batch. Spark stores the offset before it runs the batch.
 A killed driver therefore delivers the same messages again when it restarts from its checkpoint: at
 least once, and exactly once into a sink that recognises a batch by its number. If the driver never
 comes back, no message is lost: its leases expire, and other consumers get the messages. A batch
@@ -45,7 +45,7 @@ from pyspark_pgqueue.taking import Taken
 USUAL_BATCH = 10_000
 #: Maximum messages in a task, so that a batch of the usual size has several tasks.
 PER_TASK = 2_500
-#: Lease extensions in one visibility timeout.
+#: Number of times that a lease is extended per visibility timeout.
 EXTENSIONS = 3
 #: Seconds between two reads of an empty queue; Spark asks every 10 ms.
 IDLE = 0.1
@@ -61,7 +61,7 @@ class Batch:
     deliveries: tuple[Taken, ...] = ()
     system: str = ""
     stream: str = ""
-    #: How many of the queue's next messages may include the one that made an earlier batch fail.
+    #: The message that made an earlier batch fail may be among the queue's next ``suspects`` ones.
     suspects: int = 0
 
     @classmethod
@@ -154,7 +154,7 @@ class QueueStream(Stream):
         return self._batch.as_dict()
 
     def _may_look(self) -> bool:
-        """Whether to read now: ``IDLE`` is over, and so is the wait for enough messages."""
+        """Whether to read now: ``IDLE`` and the wait for enough messages are both over."""
         if monotonic() - self._looked_at < IDLE:
             return False
         if self._suspects or self._patience.is_over(lambda most: self._readable()):
@@ -198,7 +198,7 @@ class QueueStream(Stream):
     def stop(self) -> None:
         """Stop extending the leases, but do not release them.
 
-        Whether the last batch was committed is known only at the next start, from Spark's log.
+        Only the next start learns from Spark's log whether the last batch was committed.
         """
         if self._keeper is not None:
             self._keeper.end()
@@ -290,7 +290,10 @@ class QueueStream(Stream):
         return after
 
     def _dead_letter(self, queue: OpenQueue, receipt: Receipt) -> None:
-        """Dead-letter a message that has used up its deliveries, the last one alone in a batch."""
+        """Dead-letter a message that has used up its deliveries.
+
+        In its last delivery it was the only message served.
+        """
         error = refusals.error_of(self._connection, receipt.id)
         told = f"the last error: {error}" if error else "the driver's log has the error"
         text = f"gave up after {receipt.read_ct} deliveries, the last alone in a batch; {told}"
@@ -317,7 +320,7 @@ class QueueStream(Stream):
         held = self._held(batch, done.tries)
         total = sum(len(each.receipts) for each in held)
         served = total if done.served is None else done.served
-        if served:  # else the message at fault is dead-lettered
+        if served:  # 0: the message at fault was dead-lettered
             self._suspects = total - served or max(batch.suspects - total, 0)
         if done.acknowledged:
             return
@@ -415,7 +418,8 @@ class _Keeper(threading.Thread):
         self._every = 1.0
         self._over = False
         self._changed = threading.Event()
-        # Held while extending or ending leases: both write the same rows.
+        # Held during an extension. keep([]) waits for it, so that no settlement writes the same
+        # rows meanwhile.
         self._busy = threading.Lock()
 
     def keep(self, held: list[Held]) -> None:

@@ -1,8 +1,8 @@
 """Imports modules before Spark forks its Python workers, so that the workers share the memory.
 
 Spark's own daemon has imported nothing when it forks, so each worker imports PySpark, pyarrow and
-the drivers itself: 70 MB and half a second. Set ``spark.python.daemon.module`` to this module, as
-the jobs do, where executors have the package.
+the drivers itself, which takes 70 MB and half a second. If executors have this package, set
+``spark.python.daemon.module`` to this module, as jobs on a local master do.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHARED = (
 
 if __name__ == "__main__":
     for name in SHARED:
-        # Ignored here: the worker reports a missing package, and how to install it.
+        # Ignore a missing package: the worker reports it, and how to install it.
         with suppress(ImportError):
             import_module(name)
     daemon.manager()

@@ -5,10 +5,10 @@
   x ExecutorsLack         executors lack a package, a driver or a path
   x InvalidOption         an option, a column or a schema is invalid
   x DataLost              messages were purged before a stream read them, or during a read
-  x ServerChanged         a checkpoint or a lake is of another server, or ahead of this server
+  x ServerChanged         a checkpoint or lake is from another server, or ahead of this server
   x TableRewritten        a table was rewritten (VACUUM FULL, CLUSTER) between plan and read
   x ReplicaLags           a replica did not catch up with the planned read
-  x StagingLost           staged rows are gone, as after a server crash
+  x StagingLost           staged rows are gone, for example after a server crash
   x Refused               raised by a sink's function: it refuses messages by their ids
   x JobRunning            the same job is running elsewhere
   x Interrupted           a job was interrupted by SIGINT or SIGTERM
@@ -55,8 +55,11 @@ class DataLost(PipelineError):
     """Archived messages were removed before a stream delivered them, or while they were read."""
 
     def __init__(self, queue: str, *, dropped: bool, planned: bool = False) -> None:
-        """Create the error. ``dropped``: the queue itself was dropped. ``planned``: during a batch
-        read, which can be repeated.
+        """Create the error.
+
+        Arguments:
+            dropped: the queue itself was dropped.
+            planned: the messages were lost during a batch read, which can be repeated.
         """
         if planned:
             purged = f"Archived messages of queue {queue!r} were purged"
@@ -77,7 +80,7 @@ class DataLost(PipelineError):
 
 
 class ServerChanged(PipelineError):
-    """A checkpoint, lake, roll-up or archive is of another server, or ahead of this server."""
+    """A checkpoint, lake, roll-up or archive is from another server, or ahead of this server."""
 
 
 class TableRewritten(PipelineError):
@@ -111,7 +114,7 @@ class StagingLost(PipelineError):
 
 
 class Refused(PipelineError):
-    """Raise it in a sink's function to refuse messages: with their ids, or a dict of errors by id.
+    """Raise it in a sink's function to refuse messages. Takes their ids, or a dict of errors by id.
 
     >>> Refused({7: "no price"}).errors, Refused([8]).errors
     ({7: 'no price'}, {8: 'refused'})
@@ -158,6 +161,6 @@ def in_one_line(error: BaseException) -> str:
     is_of_psycopg = type(error).__module__.startswith("psycopg")
     if is_of_psycopg and getattr(error, "sqlstate", None) is None:
         return f"No connection to the database: {first}. Check its address, and whether it runs."
-    if first.startswith("["):  # an error of Spark's that names its class
+    if first.startswith("["):  # a Spark error begins with its class in brackets
         return first
     return f"{type(error).__name__}: {first}" if first else type(error).__name__

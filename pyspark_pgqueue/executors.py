@@ -19,9 +19,9 @@ from pyspark.sql import functions as f
 from pyspark_pgqueue.errors import ExecutorsLack
 from pyspark_pgqueue.progress import Progress, quiet, watched
 
-#: Seconds that each check task lasts, so that every core of the cluster gets one. Spark Connect
-#: does not report the number of cores.
+#: Seconds that each check task lasts, so that every core of the cluster gets one.
 _CHECK_SECONDS = 0.2
+#: Number of check tasks in Spark Connect, which does not report the number of cores.
 _CHECK_TASKS = 16
 
 #: The directory or zip that contains both packages.
@@ -74,8 +74,8 @@ def _landed(
     return made
 
 
-# With this module name pickle sends the functions' code, since executors may be unable to import
-# them.
+# With this module name, pickle sends the functions' code instead of their names: executors may be
+# unable to import them.
 for _function in (_missing, _advice, _landed):
     _function.__module__ = "__main__"
 
@@ -83,9 +83,9 @@ for _function in (_missing, _advice, _landed):
 class Landing:
     """Wraps a source, reader or writer, and reports missing packages when Spark unpickles it.
 
-    Unpickling adds this package's path on the driver to ``sys.path``. The driver's process that
-    plans a stream needs that: it looks for the files of ``--py-files`` in a directory
-    ``streaming_job``, where Spark has put none (PythonStreamingSourceRunner, as of Spark 4.3).
+    Unpickling appends the package's directory on the driver to ``sys.path``. The driver's process
+    that plans a stream needs this entry: it looks for the files of ``--py-files`` in a directory
+    ``streaming_job``, in which Spark puts none (PythonStreamingSourceRunner, as of Spark 4.3).
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -169,6 +169,6 @@ def on_executors(
 
 def _each(spark: Any, function: Callable[[int], Any], kind: str, tasks: int) -> Any:
     """Return a DataFrame with one row per task: its number, and the function's result."""
-    # Not deterministic: the optimizer must call it exactly once per row.
+    # Marked as nondeterministic, so that Spark calls it exactly once per row.
     result = f.udf(function, kind, useArrow=False).asNondeterministic()
     return spark.range(0, tasks, 1, tasks).select("id", result("id").alias("result"))

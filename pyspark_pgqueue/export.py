@@ -73,24 +73,24 @@ def export(
     """Export the messages archived since the last export.
 
     Arguments:
-        queues: the queues of a new lake; none: all.
+        queues: the queues of a new lake; empty: all.
         holds_retention: whether retention waits for this lake; None: as before.
         max_files: directories with more files are compacted afterwards.
         anew: delete the lake with its files, and export everything in the database.
         table: turn the lake into an Iceberg table of this name, as in ``shop.archive``.
         expire_snapshots: the table's snapshots older than this expire; None: no snapshot does.
-        body_schemas: by queue, the fields of its bodies that become columns: DDL, ``infer`` or
+        body_schemas: the fields of bodies that become columns, by queue. Each is DDL, ``infer`` or
             ``evolve`` (:mod:`.body_columns`).
         tell: called with each notice.
 
     >>> print(export(spark, url, "/lake"))
     Run 1: 1,000,000 messages in 12 files, 43.0 MB, 4.1 s.
 
-    If interrupted before publishing, it leaves nothing in the lake. An interruption during
-    publishing takes effect afterwards.
+    An export that is interrupted before it publishes leaves nothing in the lake. An interruption
+    during publishing takes effect afterwards.
 
-    Raises JobRunning when the lake is being exported to, InvalidOption, StoreFailed and
-    ServerChanged.
+    Raises InvalidOption, StoreFailed, ServerChanged, and JobRunning if another process exports to
+    the lake.
     """
     started = time.monotonic()
     path = address(path)
@@ -117,7 +117,7 @@ def export(
                 _finish(connection, lake, run, manifest)
             lake = runs.open_lake(connection, path, *asked)
         files.sweep(path)
-        # Messages that were removed are no error: the run names their queues.
+        # Removed messages are no error: the run reports their queues.
         options = replace(
             Options.parse({"url": url, "failOnDataLoss": "false"}),
             subscribe=lake.queues,
@@ -144,7 +144,7 @@ def _export_run(
     tell: Callable[[str], None],
     progress: Progress,
 ) -> Summary:
-    """Export what a span of transactions archived, if anything."""
+    """Export the messages that a span of transactions archived, if any."""
     low, high = span
     start, end = Offset(Snapshot.below(low)), Offset(Snapshot.below(high))
     chosen = planning.queues(connection, options, may_be_dropped=True)
@@ -168,7 +168,7 @@ def _export_run(
 
     parts = executors.on_executors(spark, write, tasks, progress)
     written = [file for part in parts for file in part]
-    # The first run exports what earlier purges left: only later purges count as losses.
+    # The first run exports the messages that earlier purges left. Only later purges are losses.
     guard = planning.Guard((), start, tuple(planned) if low == 0 else None)
     lost = guard.lost(planning.marks(connection, options, chosen))
     for name in sorted(mark.queue for mark in lost):

@@ -31,8 +31,9 @@ def push(
 ) -> tuple[list[tuple[str, str]], list[Any]]:
     """Return the pushed filters as (column, condition), and the filters left to Spark.
 
-    ``body`` is the type of a body with fields. The condition for a body's field passes at least the
-    rows that Spark passes. Spark applies that filter too, since it reads JSON in its own way.
+    ``body`` is the type of the column body. A condition on one of its fields passes at least the
+    rows that Spark's filter passes. Spark applies the filter too, since it reads JSON in its own
+    way.
     """
     pushed, left = [], []
     for offered in filters:
@@ -46,9 +47,9 @@ def push(
 
 
 def _on_field(offered: Any, body: Any) -> tuple[str, str] | None:
-    """Return the condition for a comparison of a body's field that is an integer or text.
+    """Return the condition for a comparison of a body's field, if its type is integer or text.
 
-    A JSON value of another type passes: Spark decides what it is.
+    A value of another JSON type passes, except null: Spark then decides.
     """
     column, *path = getattr(offered, "attribute", None) or [None]
     operator = "IN" if isinstance(offered, ds.In) else _COMPARISONS.get(type(offered))

@@ -1,13 +1,13 @@
 """A lake as an Iceberg table: each published run registers its files in a catalog.
 
 Nothing is copied: the table's data files are the lake's, and its metadata lies next to them. Each
-call brings the table up to date with the lake in one commit, so the next call completes one that
-died.
+call brings the table up to date with the lake in one commit. If a call dies, the next one registers
+its files, too.
 
-A compaction must not delete files that earlier snapshots have. So it happens in two steps. The
-first writes the merged file below ``compacted``, for the table alone: readers of the files below
-``archive`` would see its rows twice. Once the snapshots with the small files have expired, the
-second step moves the rows below ``archive`` and deletes the small files.
+A compaction must not delete files that earlier snapshots need. So it happens in two steps. The
+first writes the merged file below ``compacted``, for the table alone: below ``archive``, readers of
+the files would see its rows twice. Once the snapshots with the small files have expired, the second
+step writes the rows to a file below ``archive``, and deletes the small files.
 
 Catalogs are configured as for pyiceberg (``.pyiceberg.yaml``, or ``PYICEBERG_CATALOG__…`` in the
 environment); ``shop.archive`` is in the catalog ``default``, ``prod.shop.archive`` in ``prod``.
@@ -45,8 +45,8 @@ def check(name: str) -> None:
 def register(path: str, name: str, more: pa.Schema, replaced: Collection[str] = ()) -> None:
     """Register all files of a lake in a table, except the replaced ones.
 
-    Creates the table if it does not exist, partitioned by queue and day, and adds the columns of
-    ``more`` and of later versions of this package.
+    Creates the table if it does not exist, partitioned by queue and day. Adds columns that it
+    lacks: those of ``more``, and those that a newer version of this package has.
     """
     from pyiceberg.io.pyarrow import parquet_files_to_data_files
 
@@ -77,7 +77,8 @@ def register(path: str, name: str, more: pa.Schema, replaced: Collection[str] = 
 def merges(path: str, name: str, max_files: int, expire: dt.timedelta | None) -> list[Merge]:
     """Return the merges to do.
 
-    First expires snapshots older than ``expire``, and deletes files that no snapshot needs.
+    First expires snapshots older than ``expire``, and deletes the files below ``compacted`` that no
+    snapshot needs.
     """
     with _catalog(name) as (catalog, identifier):
         if not catalog.table_exists(identifier):
@@ -145,7 +146,7 @@ def drop(name: str) -> None:
 
 @contextlib.contextmanager
 def _catalog(name: str) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    """Open a table's catalog for the block; yields it and the table's name in it."""
+    """Open a table's catalog for the block. Yields the catalog, and the table's name in it."""
     try:
         from pyiceberg.catalog import load_catalog
     except ImportError as error:

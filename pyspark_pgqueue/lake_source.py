@@ -1,7 +1,8 @@
 """A lake as a DataFrame.
 
-Spark reads directories and HDFS itself. For an object store it would need a connector: a jar, with
-credentials in settings of its own. pyarrow reads object stores instead, as it wrote them.
+Spark reads directories and HDFS itself. For an object store it would need a connector: a jar, and
+credentials in the jar's own settings. Object stores are therefore read by pyarrow, with the
+credentials that exports use.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ Days = tuple[dt.date, dt.date]
 
 
 def read(spark: Any, path: str, names: Iterable[str] = (), days: Days | None = None) -> Any:
-    """Return a lake's messages that ended on these days, or all of them, with these columns.
+    """Return a lake's messages as a DataFrame.
+
+    ``names`` selects columns. ``days`` selects the messages that ended from its first day to its
+    last. By default, all columns and messages are returned.
 
     >>> read(spark, "s3://bucket/lake").where("state = 'FAILED'").count()
     12
@@ -56,7 +60,7 @@ def read(spark: Any, path: str, names: Iterable[str] = (), days: Days | None = N
 
 
 def size(path: str, days: Days | None = None) -> int:
-    """Bytes of a lake's files of these days."""
+    """The size of a lake's files in bytes, of these days or of all."""
     return sum(info.size for info in _files(open_at(path), *map(str, days or ())))
 
 

@@ -1,8 +1,8 @@
 """Positions in the archive, and the rows between two positions.
 
 Neither ids nor times follow the order of commits, so neither can mark a position. A snapshot can:
-it records which transactions had committed. A row that a later snapshot shows and an earlier one
-does not is new, however late its transaction committed. No read waits for an open transaction.
+it records which transactions had committed. A row is new if a later snapshot shows it and an
+earlier one does not, however late its transaction committed. No read waits for an open transaction.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Offset:
 def window(start: Offset, end: Offset) -> str:
     """A condition on the archive ``a``: the rows after one offset, up to another.
 
-    The plain bounds are for the BRIN index, which cannot use the rest.
+    The plain bounds are for the BRIN index, which cannot use the other conditions.
 
     >>> window(Offset(Snapshot.below(5)), Offset(Snapshot.parse("7:9:7")))
     "a.archive_xid >= 5 AND a.archive_xid < 9 AND a.archive_xid <> ALL ('{7}'::bigint[])"

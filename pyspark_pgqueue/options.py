@@ -3,7 +3,7 @@
 =========================  ===================  ==================================================
 option                     default              meaning
 =========================  ===================  ==================================================
-url                        $PGQUEUE_URL         the database: libpq's address, or a JDBC address
+url                        $PGQUEUE_URL         the database's address, for libpq or JDBC
 source                     archive              archive; live, the live messages; or counts, the
                                                 number of messages by queue and state
 mode                       read                 read, or consume: a stream that leases and archives
@@ -13,8 +13,8 @@ subscribePattern                                a regular expression that matche
 columns                    all                  names of columns, separated by commas
 includeHeaders             true                 false leaves out the headers
 bodySchema                                      read the body as a struct: its fields as DDL, a
-                                                StructType's JSON, or infer; other bodies are in
-                                                the column _corrupt_record
+                                                StructType's JSON, or infer; a body that does not
+                                                fit is in the column _corrupt_record
 bodySample                 1000                 number of bodies that infer samples
 startingOffsets            earliest             earliest, latest, or an offset as JSON
 endingOffsets              latest               latest, or an offset as JSON (batch only)
@@ -34,12 +34,13 @@ minPartitions                                   minimum tasks in a batch read th
 maxRecordsPerPartition     1000000              maximum rows in a task, fewer with large bodies
                                                 (256 MB); a large read has a multiple of 4 tasks
 failOnDataLoss             true                 stop if undelivered rows were purged
-failOnServerChange         true                 stop at another server, or after a restore
+failOnServerChange         true                 stop if the server is another one, or was restored
 replicaTimeout             60                   seconds that a task waits for a replica to catch up
 pushdown                   auto                 true if Spark pushes filters; auto detects it
-queue                                           for writing: the queue, instead of column queue
+queue                                           for writing: the queue of all rows, instead of a
+                                                column queue
 until                      the queue's window   for writing: how long a unique key is held: started,
-                                                done, or a length of time, as 10m
+                                                done, or a length of time such as 10m
 onConflict                 skip                 for writing: skip a row whose unique key is held, or
                                                 replace the message, if it has not started
 txnAppId, txnVersion                            for writing: the job's name and an increasing
@@ -70,8 +71,8 @@ _COLUMNS = {"archive": ARCHIVE, "live": LIVE, "counts": COUNTS}
 
 FROM_THE_START = Offset(EARLIEST)
 
-#: Rows of a task. Spark spends 60 ms between two tasks of a core: with 200,000 rows per task, a
-#: fifth of a read.
+#: Maximum rows of a task. Spark spends 60 ms between two tasks of a core: a fifth of a read's time
+#: if a task had 200,000 rows.
 ROWS_PER_TASK = 1_000_000
 
 
@@ -112,7 +113,7 @@ class Options:
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
         """Parse the options that Spark passes. Raises InvalidOption."""
-        # Each option is removed when it is parsed. What is left is unknown.
+        # Each option is removed when it is parsed. Options left at the end are unknown.
         options = {key.lower(): value for key, value in given.items()}
         if options.get("subscribe") and options.get("subscribepattern"):
             raise InvalidOption("Give subscribe or subscribePattern, not both.")
@@ -254,7 +255,7 @@ def _offset(text: str, name: str) -> Offset | None:
 
 
 def _moment(text: str | None) -> str | None:
-    """An ISO 8601 time, or Kafka's milliseconds since 1970, as PostgreSQL reads it."""
+    """Convert an ISO 8601 time, or milliseconds since 1970 as in Kafka, for PostgreSQL."""
     if text is None:
         return None
     if text.isdigit():

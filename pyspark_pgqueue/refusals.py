@@ -23,14 +23,15 @@ Batch = Callable[[Any, int], Any]
 
 
 def each_batch(function: Batch, url: str | None = None) -> Batch:
-    """Return the function for ``foreachBatch`` of a stream that consumes queues.
+    """Wrap a function for ``foreachBatch`` of a stream that consumes queues.
 
     ``function`` takes a DataFrame with the column ``id``, and the batch's number. If it raises
-    :class:`Refused`, it is called again without these messages. It may also return the ids that it
-    refuses, or a dict of ids and errors: all other messages are done. The stream's option
-    ``onError`` decides what happens to refused messages.
+    :class:`Refused`, it is called again without the refused messages. It may also return the ids
+    that it refuses, or a dict of errors by id. All other messages are then done. The stream's
+    option ``onError`` decides what happens to refused messages.
 
-    If the function fails with one message alone, its error is kept for the dead letter.
+    If the function fails with only one message in the DataFrame, the error is kept for the dead
+    letter.
 
     Arguments:
         url: the database of the queues; by default ``PGQUEUE_URL``.
@@ -50,7 +51,7 @@ def each_batch(function: Batch, url: str | None = None) -> Batch:
                 told = function(left, number)
             except Refused as error:
                 if error.errors.keys() <= refused.keys():
-                    raise  # refused again, though it was left out
+                    raise  # it refuses messages that were already left out
                 _record(address, error.errors, refused=True)
                 refused |= error.errors
             except Exception as error:

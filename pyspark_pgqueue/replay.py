@@ -1,7 +1,7 @@
-"""Sends messages of a lake again, or rows of Parquet, JSON or CSV files.
+"""Sends messages of a lake again, or sends rows of Parquet, JSON or CSV files.
 
-Each call has an id. Repeating a call that died, with the same id, continues it. Repeating one that
-finished changes nothing.
+Each call has an id. To continue a call that died, repeat it with the same id. Repeating a finished
+call changes nothing.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ def load(
 ) -> Summary:
     """Send the rows of Parquet, JSON or CSV files.
 
-    A column ``body`` is sent unchanged, with the columns headers, delay, expires, priority, group
-    and unique_key, and queue unless ``to`` is given. Without a column ``body``, each row as a whole
-    becomes a body.
+    A column ``body`` is sent unchanged. The columns headers, delay, expires, priority, group and
+    unique_key are sent with it, and the column queue names the queue unless ``to`` is given.
+    Without a column ``body``, each whole row becomes a body.
 
     >>> load(spark, url, "/data/orders.csv", to="orders", format="csv").rows
     100
@@ -155,7 +155,8 @@ def _send(
 ) -> Summary:
     """Send the rows slice by slice, from the first row that is not sent yet.
 
-    A slice's version is the number of its last row, whatever the rate.
+    A slice's version is the number of its last row, whatever the rate. The last slice's version is
+    ``FINISHED``.
     """
     started = time.monotonic()
     if to is not None and "queue" not in rows.columns:
@@ -187,9 +188,9 @@ def _send(
 
 
 def _numbered(rows: Any, order: tuple[str, ...], total: int) -> Any:
-    """Return the rows with their position in an order, from 0, in the column ``_place``.
+    """Add the column ``_place``: a row's position in the given order, from 0.
 
-    Each task sorts a range of the order: a single task would sort all rows on one disk.
+    Each task sorts one range of the order. A single task would sort all rows on one disk.
     """
     ranges = rows.repartitionByRange(math.ceil(total / _RANGE), *order)
     ranges = ranges.withColumn("_range", f.spark_partition_id()).cache()

@@ -58,9 +58,8 @@ def rollup(
 
     Starts at ``from_at``, by default at the first span that changed since the last run; with
     ``every``, at the first message. Spark counts the spans that ``lake`` has completely, and the
-    database counts the rest. Roll-ups outlive their messages: for a queue whose messages were
-    removed, the roll-ups stay up to the first span that is still complete. ``spark`` may be None
-    without a lake.
+    database counts the rest. Roll-ups outlive their messages: after a removal, a queue keeps its
+    roll-ups of spans that are no longer complete. Without a lake, ``spark`` may be None.
 
     >>> print(rollup(spark, url))
     48 roll-ups from 2026-11-19 00:00 to 2026-11-21 00:00, 0 emptied, 1.4 s.
@@ -131,7 +130,7 @@ def _start(
 
     Without a last run, returns 0 for all spans.
 
-    Raises ServerChanged if the last run is of another server, or ahead of this server.
+    Raises ServerChanged if the last run is from another server, or ahead of this server.
     """
     if from_at is not None:
         return bucket_of(from_at.timestamp(), seconds)
@@ -227,7 +226,7 @@ def _save(
     now: _Run,
     first: dt.datetime,
 ) -> int:
-    """Replace the roll-ups of these spans in one transaction. Returns how many became empty."""
+    """Replace these spans' roll-ups in one transaction. Returns how many were deleted as empty."""
     seconds, start, end = figures.seconds, figures.start, figures.end
     whole = [moment(bucket) for bucket in figures.whole.values()]
     names = list(_COLUMNS)

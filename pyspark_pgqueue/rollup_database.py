@@ -50,9 +50,9 @@ def one_snapshot(url: str) -> Iterator[list[psycopg.Connection[Any]]]:
 
 _PLACE = BUCKET.format("ln(greatest({}, 1e-6)) / ln(2::float8)") + "::integer"
 
-# Percentiles need each span's times sorted. All other figures first count rows by value. Errors and
-# high delivery counts, which few rows have, are read separately, so that the intermediate rows stay
-# narrow.
+# Percentiles need each span's times sorted. The other figures are computed from counts of rows by
+# value. Errors and high delivery counts, which few rows have, are read separately, so that the
+# intermediate rows stay narrow.
 _ARCHIVED = f"""
 WITH ended AS MATERIALIZED (
     SELECT floor(date_part('epoch', a.archived_at) / %(seconds)s)::integer AS bucket,
@@ -178,9 +178,9 @@ def count_archived(
 ) -> None:
     """Count the messages archived in the bucket ``start`` or later, in SQL.
 
-    No transaction before ``first_xid`` archived such a message: this condition can use an index.
-    Each connection counts one queue at a time: PostgreSQL parallelises a large table by itself, but
-    not a hundred small ones.
+    No transaction before ``first_xid`` archived one of these messages, and a condition on the
+    transaction can use an index. Each connection counts one queue at a time: PostgreSQL
+    parallelises a large table by itself, but not a hundred small ones.
     """
     asking = (
         "SELECT q.id, q.name, "
@@ -229,7 +229,7 @@ def count_archived(
 
 
 def count_live(connection: psycopg.Connection[Any], figures: Figures) -> None:
-    """Count the messages still in the queues, by time sent, and the dead letters."""
+    """Count the messages still in the queues, by time sent, and the dead letters among them."""
     for row in connection.execute(_LIVE, {"seconds": figures.seconds}):
         figures.add(*row)
 

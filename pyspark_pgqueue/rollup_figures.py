@@ -20,8 +20,8 @@ BUCKET = "least(greatest(floor(4 * {}), -40), 88)"
 #: last attempt ended the message, unless it was cancelled, replaced or expired.
 _UNENDED = "('CANCELLED', 'REPLACED', 'EXPIRED')"
 RETRIED = f"greatest(attempts - CASE WHEN state IN {_UNENDED} THEN 0 ELSE 1 END, 0)"
-#: SQL for PostgreSQL and Spark: whether an archived message was delivered, and whether its end was
-#: that of its last delivery. Without the test, greatest() would return zero for NULL.
+#: SQL for PostgreSQL and Spark: whether an archived message was delivered, and whether its last
+#: delivery ended it. Without these tests, greatest() would turn a missing time into zero.
 READ = "first_read_at IS NOT NULL"
 RAN = "last_read_at IS NOT NULL AND state <> 'EXPIRED'"
 
@@ -54,14 +54,17 @@ class Removed(NamedTuple):
     """A queue from which messages were removed, by retention or with the whole queue."""
 
     queue: str
-    #: When the first remaining message ended, or the queue was dropped, in seconds since 1970.
+    #: When the first remaining message ended, in seconds since 1970. If none remains: when messages
+    #: were last removed.
     first: float
     is_dropped: bool
 
 
 class Figures:
-    """Counts by queue and bucket. Counts of sent messages are summed over database and lake;
-    messages that ended in a bucket are counted in one of them.
+    """Figures by queue and bucket.
+
+    Sent messages are counted in the database and in the lake, and both counts are added. All
+    messages that ended in a bucket are counted in only one of the two.
     """
 
     def __init__(self, seconds: int, start: int, end: int) -> None:
@@ -89,7 +92,7 @@ class Figures:
     def take_from_lake(self, queue: str, first: float) -> None:
         """Count earlier spans of a queue too: a lake has its removed messages.
 
-        ``first`` is when the first message of the queue in the lake ended.
+        ``first`` is the time at which the queue's first message in the lake ended.
         """
         if queue in self.pruned:
             self.whole[queue] = min(self.whole[queue], self._after(first))
@@ -132,7 +135,7 @@ class Figures:
         return max(self.start, self.whole.get(key[0], 0)) <= key[1] < self.end
 
     def _backlog(self) -> None:
-        """Add each span's ``sent``, and its backlog: at its end, all sent minus all ended."""
+        """Add each span's ``sent`` and ``backlog``: all sent by its end, minus all ended."""
         change: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
         for (queue, bucket), count in self.sent.items():
             change[queue][bucket] += count

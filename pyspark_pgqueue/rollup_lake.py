@@ -24,7 +24,7 @@ from pyspark_pgqueue.rollup_figures import (
 _VIEW = "pgqueue_ended"
 _IN_MEMORY = "spark.sql.execution.useObjectHashAggregateExec"
 _PARTITIONS = "spark.sql.shuffle.partitions"
-#: Minimum bytes of the lake's files in a task. Spark's 200 tasks would slow down a small lake.
+#: Minimum bytes of the lake's files in a task. Spark's default, 200 tasks, is slow on a small lake.
 _TASK = 16 * 1024 * 1024
 _NEEDED = (
     "id",

@@ -44,7 +44,7 @@ class Manifest:
     """The changes to a lake's files when a run is published."""
 
     add: list[File]
-    #: Files whose rows ``add`` contains too: readers of the table no longer need them.
+    #: Files whose rows are also in ``add``, which replaces them in the Iceberg table.
     remove: list[str] = field(default_factory=list)
     #: Files to delete.
     delete: list[str] = field(default_factory=list)
@@ -82,9 +82,10 @@ def recorded(connection: psycopg.Connection[Any], path: str) -> Iterator[None]:
         yield
     except BaseException as error:
         told = f"{in_one_line(error)}\n{traceback.format_exc()}"
-        # A lost connection leaves the run as it is: no session holds the lock any more.
+        # A lost connection leaves the run unchanged. Without a session that holds the lock, the run
+        # counts as dead.
         with suppress(psycopg.Error):
-            # A delayed interrupt arrives when the run is done: then no failed run is added.
+            # An interrupt adds no failed run: a delayed one arrives after the run has ended.
             anew = not isinstance(error, KeyboardInterrupt)
             given = {"path": path, "error": told[:_MOST_OF_AN_ERROR], "anew": anew}
             connection.execute(_FAIL, given)
@@ -214,7 +215,7 @@ def begin(
 
 
 def publishing(connection: psycopg.Connection[Any], run: int, manifest: Manifest) -> None:
-    """Record what the run publishes. From here on it can only be finished."""
+    """Record the changes that the run publishes. From now on the run can only be finished."""
     add = manifest.add
     connection.execute(
         "UPDATE pgqueue_export_run SET state = 'PUBLISHING', manifest = %s, "

@@ -1,4 +1,4 @@
-"""Which part of a batch to serve when Spark repeats it.
+"""Chooses the part of a batch to serve when Spark repeats the batch.
 
 Spark repeats a batch that it has not committed. The first repetition has the whole batch, since the
 driver may have died after the sink stored it. Later ones have a part, smaller each time, until one
@@ -6,8 +6,8 @@ message is alone. If that message has no deliveries left, it is dead-lettered. W
 committed, messages that were not served return to the queue, and their deliveries are not counted.
 
 A sink may have stored the part that the last tasks read. Then it recognises the batch's number, and
-reads nothing. So a task that reads a smaller part records its size, and only the recorded part
-is acknowledged.
+reads nothing. So a task that reads a smaller part records the part's size, and only the recorded
+part is acknowledged.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def part(total: int, tries: int, deliveries: int, most: int) -> int:
     """The number of a batch's messages to serve in this try.
 
     Arguments:
-        deliveries: of the batch's first message, this one included.
-        most: the maximum number of its deliveries.
+        deliveries: the deliveries of the batch's first message, including this one.
+        most: the queue's ``max_deliveries``.
 
     >>> [part(1000, tries, tries, 20) for tries in (1, 2, 3, 4, 11, 12)]
     [1000, 1000, 500, 250, 1, 1]
@@ -55,7 +55,7 @@ def part(total: int, tries: int, deliveries: int, most: int) -> int:
 
 
 def load(connection: psycopg.Connection[Any], stream: str, number: int) -> Serving:
-    """Load how often a batch was served and which part of it, and lock its row."""
+    """Load a batch's Serving, and lock its row."""
     row = connection.execute(
         "SELECT tries, served, acknowledged FROM pgqueue_stream "
         "WHERE id = %s AND number = %s FOR UPDATE",
@@ -65,7 +65,7 @@ def load(connection: psycopg.Connection[Any], stream: str, number: int) -> Servi
 
 
 def store(connection: psycopg.Connection[Any], stream: str, number: int, serving: Serving) -> None:
-    """Store how often a batch was served and which part of it; delete rows of ended streams."""
+    """Store a batch's Serving. Deletes the rows of streams that ended long ago."""
     connection.execute(
         "INSERT INTO pgqueue_stream (id, number, tries, served, acknowledged) "
         "VALUES (%s, %s, %s, %s, %s) "
@@ -80,7 +80,9 @@ def store(connection: psycopg.Connection[Any], stream: str, number: int, serving
 
 
 def reading(stream: str, number: int, serving: Serving) -> str:
-    """SQL by which a task records that it reads the planned part; empty if that is recorded.
+    """SQL by which a task records that it reads the planned part.
+
+    Empty if the whole batch is planned, or if the part is already recorded.
 
     ``{written}`` stands for :func:`written`.
     """

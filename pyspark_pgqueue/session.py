@@ -31,9 +31,9 @@ def local_session(
 ) -> Any:
     """A session with the settings that the jobs need, on some cores of this machine.
 
-    ``conf`` holds more Spark settings, with ``__`` for dots. With ``is_quiet`` errors are only
-    raised, and not logged as well. Under ``spark-submit``, with ``SPARK_REMOTE`` set, or in a
-    process with a session, the existing session is used with its own settings.
+    ``conf`` has more Spark settings, with ``__`` for dots. With ``is_quiet``, errors are raised but
+    not logged. Under ``spark-submit``, with ``SPARK_REMOTE`` set, or in a process with a session,
+    the existing session is used with its own settings.
 
     >>> spark = local_session(cores=2, spark__sql__shuffle__partitions="2")
 
@@ -66,7 +66,7 @@ def local_session(
         "spark.log.level": "ERROR",
         **PER_SESSION,
         "spark.sql.shuffle.partitions": str(2 * cores),
-        # Idle Python workers that Spark keeps.
+        # Maximum number of idle Python workers that Spark keeps.
         "spark.python.factory.idleWorkerMaxPoolSize": str(cores),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.ui.enabled": "false",
@@ -88,8 +88,9 @@ def local_session(
 
 
 def _register(session: Any) -> None:
-    """Register the source, if Spark does not find it. Spark searches the path of the driver's
-    Python, but no zip of --py-files.
+    """Register the source if Spark does not find it.
+
+    Spark searches the Python path of the driver, but not the zips of --py-files.
     """
     try:
         session.read.format("pgqueue").options(url="postgresql://", columns="id").load().schema  # noqa: B018

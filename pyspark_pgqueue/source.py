@@ -61,7 +61,8 @@ class PgQueueDataSource(Landing, DataSource):
                 "readStream, with trigger(availableNow=True) to consume the present messages."
             )
         # Spark refuses a reader with pushFilters unless filter pushdown is on, and no API reports
-        # that. With pushdown Spark plans in a special worker: the caller's file name identifies it.
+        # whether it is. With pushdown, Spark plans in a special worker: the caller's file name
+        # identifies it.
         caller = sys._getframe(1).f_code.co_filename
         pushes = caller.endswith(PUSHING_WORKER) if options.pushdown is None else options.pushdown
         reading = _late("reading")

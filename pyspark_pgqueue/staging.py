@@ -78,7 +78,7 @@ def _found(known: dict[str, int], name: str) -> int:
 
 
 def _columns(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[pa.Array]:
-    """Yield the columns as text. Checks only what the table's constraints do not."""
+    """Yield the columns as text. Checks only conditions that no table constraint checks."""
     for name in names:
         column = batch.column(name)
         if name == "priority":

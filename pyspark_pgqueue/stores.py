@@ -1,8 +1,9 @@
 """A lake's storage, a directory or an object store, and how files are published there.
 
 A file is written where no reader sees it, and becomes visible when its run is published. S3 keeps
-the parts of an upload until any process completes it: publishing completes the upload, without a
-rename or a copy. In other stores a file is written below ``_staging`` and then moved.
+the parts of an upload until any process completes the upload. Publishing a file completes its
+upload, without a rename or a copy. In other stores a file is written below ``_staging`` and then
+moved.
 
 Credentials come from the machine: its environment, profile or role. An address never contains them,
 since it is stored in the database and shown in logs and in the admin.
@@ -22,7 +23,7 @@ from pyarrow import fs
 from pyspark_pgqueue.errors import InvalidOption, LakeDiffers, StoreFailed
 
 STAGING = "_staging"
-#: Bytes in a part of an upload. S3's limits are 5 MB at least and 10,000 parts.
+#: Bytes in a part of an upload. S3 requires at least 5 MB per part, and at most 10,000 parts.
 PART = 8 * 1024 * 1024
 S3 = "s3"
 
@@ -46,7 +47,7 @@ def address(path: str) -> str:
     >>> address("s3a://bucket/lake/")
     's3://bucket/lake'
 
-    Raises InvalidOption for credentials and settings in it.
+    Raises InvalidOption if the address contains credentials or settings.
     """
     if "://" not in path:
         return os.path.abspath(path)
@@ -73,7 +74,7 @@ def key_of(place: str, key: str) -> str:
     return place.partition(f"/{key}=")[2].partition("/")[0]
 
 
-# Words in errors of disks, boto3 and pyarrow, each with advice.
+# Words in the errors of disks, boto3 and pyarrow, and the advice for each group of words.
 _ADVICE = (
     (
         ("bucket does not exist", "NoSuchBucket", "NO_SUCH_BUCKET"),
@@ -170,11 +171,11 @@ class Store:
                 raise _lost(source, target)
 
     def sweep(self, below: str) -> None:
-        """Delete unpublished files ``below`` a directory."""
+        """Delete the unpublished files of a directory."""
         self.delete(f"{STAGING}/{below}")
 
     def delete(self, directory: str) -> None:
-        """Delete a directory's contents, if it exists."""
+        """Delete a directory and its contents, if it exists."""
         if self.exists(self.path(directory)):
             self.filesystem.delete_dir(self.path(directory))
 
@@ -207,7 +208,8 @@ class Store:
 class Uploads(Store):
     """S3 and compatible stores: a file is a multipart upload, and publishing completes the upload.
 
-    Reads use pyarrow. Its writer is not used, since closing a file completes the upload.
+    Files are read with pyarrow. They are not written with it, since closing a file would complete
+    the upload.
     """
 
     def __init__(self, filesystem: fs.FileSystem, root: str) -> None:

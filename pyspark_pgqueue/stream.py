@@ -1,8 +1,8 @@
-"""The base of both kinds of stream, and the stream of newly archived messages, without gaps or
-duplicates.
+"""The base class of both streams, and the archive's stream: newly archived messages, without gaps
+or duplicates.
 
-An offset of the archive is a snapshot (see :mod:`.offsets`). A transaction that commits late is
-therefore delivered late, and delays no other.
+An offset of the archive is a snapshot (see :mod:`.offsets`). Messages of a transaction that commits
+late are therefore delivered late, and delay no others.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COUNT_TO = 100_000
 
 
 class Stream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives on the driver while the query runs; only ``read`` runs on executors."""
+    """A stream's reader. Lives on the driver while the query runs; ``read`` runs on executors."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options
@@ -182,7 +182,7 @@ class ArchiveStream(Stream):
         return (int(rows[0][0]), int(rows[0][1])), bool(most) and len(rows) == 2
 
     def _is_ready(self, server: planning.Server, at: Offset, chosen: list[planning.Queue]) -> bool:
-        """Whether the stream may continue from here. False while a replica is behind the offset."""
+        """Whether the stream may continue from ``at``. False while a replica is behind it."""
         self._check_server(at.system, server)
         reached = (at.until or at.since).xmax
         if reached > server.now.xmax:

@@ -34,7 +34,7 @@ class Taken:
     """
 
     queue_id: int
-    #: Texts like ``2@5:9``: the count and the time of a delivery, and ranges of message ids.
+    #: Texts like ``2@5:9``: a delivery count, the time of the read, and ranges of message ids.
     parts: tuple[str, ...]
     #: Whether some of the messages belong to FIFO groups.
     grouped: bool = False
@@ -76,7 +76,7 @@ def take(queue: OpenQueue, vt: dt.timedelta, most: int, most_bytes: int | None =
     Bytes are a soft limit: a message's size is known only once it is leased. Several messages of a
     FIFO group are leased at once, if none of the group is in flight.
     """
-    # Only executors read the bodies. Here a limit in bytes needs their sizes.
+    # Only executors read the bodies. For a limit in bytes, this process reads their sizes.
     size = "NULL::jsonb" if most_bytes is None else "to_jsonb(octet_length(body::text))"
     message = (
         f"(SELECT id, enqueued_at, {size} AS body, NULL::jsonb AS headers, expires_at, "
@@ -129,7 +129,7 @@ def groups_of(queue: OpenQueue, receipts: Sequence[Receipt]) -> dict[int, str]:
 
 
 def archived(queue: OpenQueue, receipts: Sequence[Receipt]) -> set[Receipt]:
-    """Return the receipts whose delivery archived the message, in a call whose answer was lost."""
+    """Return the receipts whose messages an earlier call archived, before its answer was lost."""
     if not receipts:
         return set()
     archive = ddl.own_table("pgqueue_archive", queue.id)

@@ -1,14 +1,15 @@
--- Unique keys. A row of pgqueue_claim has a key and the last message that was sent with it. Whether
--- the message still holds the key is not stored: the next send of the key looks at the message's
--- state. So statements that end a message need not release its key, and no crash leaves a key held.
+-- Unique keys. A row of pgqueue_claim has a key and the last message that was sent with it. It does
+-- not store whether the message still holds the key: the next send of the key looks at the
+-- message's state. So statements that end a message need not release its key, and no crash leaves a
+-- key held.
 
 -- The search path and enable_seqscan (groups.sql says why it is off) of pgqueue_claim_keys and
--- pgqueue_sweep_keys also apply to the functions that they call: SET in those would take longer than
--- claiming a key.
+-- pgqueue_sweep_keys also apply to the functions that they call: a SET in each called function
+-- would take longer than claiming a key.
 
 -- Returns whether the message of a claim holds its key. A claim of kind 'window' holds it until the
--- window ends, 'started' until the first delivery, 'done' until the message leaves the queue.
--- When the message expires, 'started' ends, since no read will deliver it; so does 'done', unless the
+-- window ends, 'started' until the first delivery, 'done' until the message leaves the queue. Once
+-- the message has expired, no read delivers it: 'started' has ended, and so has 'done' unless the
 -- message is in flight. STABLE: one snapshot sees all tables, between which messages move.
 CREATE FUNCTION {schema}.pgqueue_holds_key(claim {schema}.pgqueue_claim) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
@@ -41,7 +42,7 @@ BEGIN
     )) THEN
         RETURN false;
     END IF;
-    -- In the queue's own partition: a role may have rights on no other.
+    -- Uses the queue's own partition: a role may have rights on no other.
     EXECUTE format('SELECT expires_at::timestamptz <= statement_timestamp() '
                    'FROM {schema}.pgqueue_message_q%s WHERE id = $1', claim.queue_id)
         INTO expired USING claim.id;
@@ -113,7 +114,7 @@ BEGIN
         RETURN false;
     END IF;
 
-    -- In the queue's own partition: a role may have rights on no other.
+    -- Uses the queue's own partition: a role may have rights on no other.
     EXECUTE format(
         'INSERT INTO {schema}.pgqueue_archive_q%s (id, enqueued_at, first_read_at, last_read_at, '
         'queue_id, read_ct, attempts, state, error) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)',
@@ -145,8 +146,8 @@ BEGIN
     IF on_conflict = 'skip' THEN
         old := {schema}.pgqueue_holder(new.queue_id, new.unique_key);
         -- Concurrent senders of one key wait for each other at this lock. With a row lock instead,
-        -- each one's commit would wait for the disk, even if it then finds the key held. Batches do
-        -- not take it: the server has space for only some thousands of advisory locks.
+        -- the commit of a sender that then finds the key held would wait for the disk. Batches do
+        -- not take this lock: the server has space for only some thousands of advisory locks.
         IF old.id IS NULL AND NOT is_batch THEN
             PERFORM pg_advisory_xact_lock(hashtextextended(new.unique_key, new.queue_id));
             old := {schema}.pgqueue_holder(new.queue_id, new.unique_key);
@@ -158,7 +159,7 @@ BEGIN
         END IF;
     END IF;
 
-    -- Inserts the key's row. Only locks it if it exists, since WHERE is false.
+    -- Inserts the key's row. If the row exists, only locks it, since WHERE is false.
     INSERT INTO {schema}.pgqueue_claim AS c VALUES (new.*)
     ON CONFLICT (queue_id, unique_key) DO UPDATE SET id = c.id WHERE false;
     IF FOUND THEN
@@ -168,7 +169,7 @@ BEGIN
     old := {schema}.pgqueue_holder(new.queue_id, new.unique_key);
     IF old.id IS NOT NULL THEN
         -- After max_wait the message is not replaced: a replacement goes to the end of the queue,
-        -- so repeated sends could keep the message from being read for ever.
+        -- so repeated sends could postpone the message for ever.
         IF on_conflict <> 'skip'
            AND (old.first_at + max_wait > statement_timestamp()) IS NOT FALSE
            AND {schema}.pgqueue_replace(old, new.id) THEN
@@ -254,9 +255,9 @@ BEGIN
 END
 $$;
 
--- Checks unique keys of a queue whose column until has passed, at most as many as the argument
--- most. Deletes those that are no longer held, and checks the others again when they are twice as
--- old. Skips keys that a send has locked. Returns how many it checked, and how many it deleted.
+-- Checks a queue's unique keys whose column until has passed; the argument most limits how many.
+-- Deletes the keys that are no longer held, and checks the others again when they are twice as old.
+-- Skips keys that a send has locked. Returns how many it checked, and how many it deleted.
 CREATE FUNCTION {schema}.pgqueue_sweep_keys(
     queue integer, most integer, OUT seen bigint, OUT deleted bigint
 ) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$

@@ -26,7 +26,7 @@ BEGIN
         RETURN true;
     END IF;
 
-    -- Only one session at a time deletes from the other tables. The rest proceed without deleting.
+    -- One session at a time deletes from the other tables. Other sessions proceed without deleting.
     IF NOT pg_try_advisory_xact_lock(hashtextextended('pgqueue.clear_lost', queue_number)) THEN
         RETURN false;
     END IF;

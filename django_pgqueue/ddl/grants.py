@@ -131,7 +131,7 @@ _RIGHTS_OF_OTHERS = """(
         WHERE t.attrelid = c.oid AND NOT t.attisdropped) a
     WHERE a.grantee <> c.relowner) r"""
 
-#: The GRANTs on the tables of a new queue. A right to INSERT includes that to wake consumers.
+#: The GRANTs on a new queue's tables. A role that may INSERT is also allowed to wake consumers.
 INHERITED = f"""
 SELECT concat('GRANT ', privilege, ' ON ', p.parent, '_q', %(queue_id)s::integer, ' TO ',
               role, option)

@@ -2,8 +2,8 @@
 -- (scheduled, leased or waiting to retry), lease (leased together with other messages), or waiting
 -- (behind the head of its FIFO group).
 --
--- All queues share these tables: few indexes, no DDL per queue, and no plan that grows with the
--- queues.
+-- All queues share these tables. So there are few indexes and no DDL per queue, and no plan grows
+-- with the number of queues.
 --
 -- Each key includes the message's whole key, (id, queue_id, enqueued_at): reads must not fail if
 -- messages of two queues have the same id, or if an id was sent twice.
@@ -11,12 +11,12 @@
 -- Each table has a replica identity: without one, a publication FOR ALL TABLES refuses each
 -- DELETE. The old row is logged only where wal_level is logical.
 --
--- Nearly all rows are short-lived, so vacuum.sql is frequent and fast.
+-- Nearly all rows are short-lived, so vacuum.sql makes autovacuum frequent and fast.
 
 CREATE TABLE pgqueue_ready (
     id bigint NOT NULL,
-    -- The order among messages of one priority. Without a group: the id. The head of a group: the
-    -- next number of the ids' sequence when it became the head.
+    -- The order among messages of one priority. For a message without a group, its id. For the head
+    -- of a group, the next number of the ids' sequence when it became the head.
     turn bigint NOT NULL,
     enqueued_at timestamptz NOT NULL,
     queue_id integer NOT NULL,
@@ -25,8 +25,8 @@ CREATE TABLE pgqueue_ready (
 ) WITH (autovacuum_vacuum_threshold = 1000, {vacuum});
 
 -- The order of reads. Both columns ascend, so that one row comparison finds the rows after a
--- position. An id may occur twice, so it is not unique. Having an expression, it cannot be a
--- replica identity.
+-- position. The index is not unique, since an id may occur twice. Because of its expression it
+-- cannot be a replica identity.
 CREATE INDEX pgqueue_ready_key ON pgqueue_ready (queue_id, (-priority), turn);
 
 ALTER TABLE pgqueue_ready REPLICA IDENTITY FULL;
@@ -56,8 +56,8 @@ CREATE TABLE pgqueue_deferred (
 CREATE INDEX pgqueue_deferred_vt_idx ON pgqueue_deferred (queue_id, vt);
 
 -- Batch leases: one row for the messages of one priority that a read took from ready, instead of a
--- row of deferred with two index entries for each. A statement on a single message first unfolds
--- the lease into rows of deferred. All messages of a lease were delivered once, at read_at.
+-- row of deferred, with two index entries, for each message. A statement on a single message first
+-- unfolds the lease into rows of deferred. All messages of a lease were delivered once, at read_at.
 CREATE TABLE pgqueue_lease (
     head bigint NOT NULL,
     tail bigint NOT NULL,
@@ -100,7 +100,7 @@ CREATE UNIQUE INDEX pgqueue_waiting_key ON pgqueue_waiting (queue_id, group_key,
 ALTER TABLE pgqueue_waiting REPLICA IDENTITY USING INDEX pgqueue_waiting_key;
 
 -- The slots of groups, each with its head, and the followers leased in one batch with the head. A
--- FIFO group has one slot, which is also the group's lock. slots.sql explains several slots.
+-- FIFO group has one slot, which is also the group's lock. slots.sql explains other groups.
 CREATE TABLE pgqueue_group (
     head bigint,  -- NULL: the slot is empty
     turn bigint,  -- the head's turn, if the head is in ready
@@ -116,7 +116,8 @@ CREATE TABLE pgqueue_group (
 ) WITH (fillfactor = 70, autovacuum_vacuum_threshold = 1000, {vacuum});
 
 -- Groups that may need a new head. Every send to a group inserts a row, and so do settling
--- statements that find the group locked. Readers process them. Never updated, so no sender waits.
+-- statements that find the group locked. Readers process the rows. Rows are never updated, so no
+-- sender waits.
 CREATE TABLE pgqueue_recheck (
     id bigint NOT NULL,
     queue_id integer NOT NULL,

@@ -93,8 +93,8 @@ CREATE INDEX pgqueue_message_dead_idx ON pgqueue_message (enqueued_at, id)
 
 -- Reverse
 
--- Deletes all queues. Partitions are dropped with their parents; wake-up sequences, and the
--- functions of unfinished conversions, by their names.
+-- Deletes all queues. Partitions are dropped with their parents. Wake-up sequences and the
+-- functions of unfinished conversions are found by their names.
 DO $$
 DECLARE
     object text;

@@ -1,7 +1,7 @@
 -- Tables of the Spark pipeline.
 
 -- Rows of an uncommitted write, in pieces of COPY's text format, so that staging costs little. The
--- token is the task's that wrote them. A server crash empties the table; the write then sends
+-- token identifies the task that wrote them. A server crash empties the table; the write then sends
 -- nothing, and Spark runs it again.
 CREATE UNLOGGED TABLE pgqueue_staging (
     token uuid NOT NULL,
@@ -23,8 +23,8 @@ CREATE TABLE pgqueue_spark_txn (
 );
 
 -- The last batch of a stream that consumes queues, if it was served again or not archived as a
--- whole. tries: how often it was served. served: how many of its messages the tasks read last
--- (NULL: all). acknowledged: whether the messages' outcomes are written.
+-- whole. tries: how often it was served. served: how many of its messages the tasks read the last
+-- time (NULL: all). acknowledged: whether the messages' outcomes are written.
 CREATE TABLE pgqueue_stream (
     id text PRIMARY KEY,
     number bigint NOT NULL,
@@ -34,8 +34,8 @@ CREATE TABLE pgqueue_stream (
     tried_at timestamptz NOT NULL DEFAULT statement_timestamp()
 );
 
--- Messages of such batches that a sink's function refused, or that were alone in their batch when
--- it raised an error. Rows are deleted when the batch is acknowledged.
+-- Messages of pgqueue_stream's batches that a sink's function refused, or that were alone in their
+-- batch when the function raised an error. Rows are deleted when the batch is acknowledged.
 CREATE TABLE pgqueue_refusal (
     message_id bigint PRIMARY KEY,
     refused boolean NOT NULL,

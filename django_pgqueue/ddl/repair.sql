@@ -40,9 +40,10 @@ $$;
 REVOKE EXECUTE ON FUNCTION {schema}.pgqueue_advance_ids(bigint) FROM PUBLIC;
 
 -- Finds messages that are in no live table and not in the archive. An INSERT under
--- session_replication_role = replica makes such messages, since it fires no trigger. Inserts each
--- into the live table that a send would have chosen. Examines the next batch of messages after an
--- id; call it again with its result "last" until "looked" is 0. Sends and reads may run meanwhile.
+-- session_replication_role = replica makes such messages, since it fires no trigger. This function
+-- inserts each into the live table that a send would have chosen. It examines the next batch of
+-- messages after an id; call it again with its result "last" until "looked" is 0. Sends and reads
+-- may run meanwhile.
 CREATE FUNCTION {schema}.pgqueue_place_missing(
     queue_number integer, after bigint DEFAULT 0, batch integer DEFAULT 10000,
     OUT looked bigint, OUT placed bigint, OUT last bigint)

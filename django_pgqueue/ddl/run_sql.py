@@ -56,8 +56,8 @@ def run(name: str) -> RunPostgreSQL:
     """Return an operation that runs ``<name>.sql``.
 
     In reverse it runs the file's part ``-- Reverse``, if any, and drops what the file created.
-    Trigger functions are dropped with their triggers. If an object of the project depends on
-    anything else, PostgreSQL refuses to drop it.
+    Trigger functions are dropped with their triggers. PostgreSQL refuses to drop anything else on
+    which an object of the project depends.
     """
     forward, reverse = _read(name)
     for kind, created, is_trigger in reversed(_CREATED.findall(forward)):
@@ -67,7 +67,7 @@ def run(name: str) -> RunPostgreSQL:
 
 
 def extend_rights(*tables: str) -> RunPython:
-    """Return an operation that grants ``pgqueue_grants``' roles their rights on new tables."""
+    """Return an operation that gives the roles of ``pgqueue_grants`` their rights on new tables."""
 
     def extend(apps: Any, schema_editor: Any) -> None:
         if schema_editor.connection.vendor == "postgresql":

@@ -1,6 +1,6 @@
 -- Makes an INSERT into pgqueue_message a send. The parent and each partition have a trigger: a
--- statement fires only those of the table that it names. The trigger's function has few expressions,
--- and calls a function that is compiled once (docs/design.md, "An INSERT is a send").
+-- statement fires only the triggers of the table that it names. The trigger's function has few
+-- expressions, and calls a function that is compiled once (docs/design.md, "An INSERT is a send").
 
 -- These functions run with the sender's search path (wake.sql says why). Arguments of operators and
 -- functions have exactly the declared types, not our domains, so that no other schema offers a

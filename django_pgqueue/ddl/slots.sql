@@ -6,7 +6,7 @@
 -- slot's free_at. A FIFO group is a group with one slot and no rate.
 --
 -- groups.sql chooses the heads in queues whose groups never had a limit above 1, a rate or settings
--- of their own. In the others (pgqueue_queue.has_slots), pgqueue_fill_slots chooses them.
+-- of their own. In other queues (pgqueue_queue.has_slots), pgqueue_fill_slots chooses them.
 --
 -- The slots of a whole queue are rows of pgqueue_group with the key '', which no message can have.
 
@@ -47,7 +47,8 @@ BEGIN
 END
 $$;
 
--- Moves those heads of a group that have not started back to waiting. Empties their slots.
+-- Empties the slots of those heads of a group that have not started. Puts the heads back in
+-- waiting.
 CREATE FUNCTION {schema}.pgqueue_empty_slots(queue integer, key text, spacing interval)
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
@@ -91,10 +92,10 @@ BEGIN
 END
 $$;
 
--- Brings the slots of a group up to date: fills the free ones with the oldest waiting messages.
--- If there are too many heads, as after a lower limit or a pause, moves those that have not started
--- back to waiting. Never waits for a lock. Returns false if it must be called again, since another
--- transaction has locked the group or a message.
+-- Brings the slots of a group up to date: fills the free ones with the oldest waiting messages. If
+-- a lower limit or a pause leaves too many heads, puts the unstarted heads back in waiting. Never
+-- waits for a lock. Returns false if it must be called again, since another transaction has locked
+-- the group or a message.
 --
 -- opening: whether the caller holds the lock that groups without slots need (groups/promote.sql)
 CREATE FUNCTION {schema}.pgqueue_fill_slots(queue integer, key text, opening boolean)
@@ -134,8 +135,8 @@ BEGIN
 
     rule := {schema}.pgqueue_group_rule(queue, key);
     LOOP
-        -- A slot is free if its head has ended; if the head has started, and starts free slots; or
-        -- if the head is delayed, unless the group is FIFO or the head waits for free_at.
+        -- A slot is free if its head has ended; if the head has started and the rule is by_start;
+        -- or if the head is delayed, unless the group is FIFO or the head waits for free_at.
         WITH slot AS (
             SELECT g.slot, g.free_at, d.state, d.vt, f.id AS follower, r.found AS ready,
                    CASE WHEN rule.spacing IS NOT NULL THEN least(
@@ -207,7 +208,7 @@ BEGIN
         END IF;
 
         WITH kept AS MATERIALIZED (
-            -- Of too many free slots, keeps those with the latest next_at, as the rate demands.
+            -- If too many slots are free, keeps those with the latest next_at, as the rate demands.
             SELECT e.slot, e.next_at FROM unnest(free[:room], next_ats[:room]) AS e (slot, next_at)
         ),
         slot AS MATERIALIZED (
@@ -299,8 +300,8 @@ END
 $$;
 
 -- Fills the free slots of groups. One statement does so for all groups that have no rate, no pause,
--- not too many heads, no followers and no delayed message. Each other group takes a call of
--- pgqueue_fill_slots. Returns the groups that must be filled again.
+-- not too many heads, no followers and no delayed message. Calls pgqueue_fill_slots for each of the
+-- remaining groups. Returns the groups that must be filled again.
 CREATE FUNCTION {schema}.pgqueue_fill_groups(
     INOUT queue_ids integer[], INOUT groups text[], opening boolean
 ) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
@@ -389,7 +390,7 @@ BEGIN
                   SELECT true FROM {schema}.pgqueue_waiting w
                   WHERE w.queue_id = n.queue_id AND w.group_key = n.group_key
                   ORDER BY w.id OFFSET cardinality(n.spots) LIMIT 1) IS NULL)
-          -- Otherwise a message was changed before this statement locked it.
+          -- If the numbers differ, a message was changed before this statement locked it.
           AND (SELECT count(*) FROM moved) = (
               SELECT sum(cardinality(n.spots)) FROM next n WHERE NOT n.is_put_off)
     ),
@@ -516,8 +517,8 @@ BEGIN
 END
 $$;
 
--- Locks free slots of a whole queue, numbered from low to high; the argument most limits how many.
--- Returns their ctids. A slot is free unless its head is leased.
+-- Locks free slots of a whole queue whose numbers are between low and high; the argument most
+-- limits how many. Returns their ctids. A slot is free unless its head is leased.
 CREATE FUNCTION {schema}.pgqueue_free_slots(
     queue integer, low integer, high integer, most bigint
 ) RETURNS tid[]
@@ -561,7 +562,7 @@ END
 $$;
 
 -- Returns how many messages of a queue with a limit or a rate may start now, at most qty, and locks
--- their slots. If too few slots are free, expired leases lose theirs, and their receipts end.
+-- their slots. If too few slots are free, frees the slots of expired leases, whose receipts end.
 CREATE FUNCTION {schema}.pgqueue_admit(queue integer, qty bigint) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
@@ -596,8 +597,8 @@ BEGIN
         FROM {schema}.pgqueue_queue q WHERE q.id = queue;
     END IF;
 
-    -- After a lower limit, leased messages of surplus slots move to free slots. While a surplus slot
-    -- is left, no message starts.
+    -- After the limit was lowered, leased messages of surplus slots move to free slots. While a
+    -- surplus slot is left, no message starts.
     LOOP
         SELECT head INTO leased FROM {schema}.pgqueue_group
         WHERE queue_id = queue AND group_key = '' AND slot >= most
@@ -651,7 +652,7 @@ END
 $$;
 
 -- Applies changed settings of one group, or of all groups of a queue: moves surplus heads back to
--- waiting, fills free slots, and inserts rechecks for slots that are left.
+-- waiting, fills free slots, and inserts a recheck for each group, since slots may be left.
 CREATE FUNCTION {schema}.pgqueue_apply_limits(queue integer, key text DEFAULT NULL)
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$

@@ -1,6 +1,6 @@
 -- A test suite's flush truncates the tables of all models. The live tables have no models, so this
--- trigger empties them when the queues are truncated. The queues' partitions remain. A send to
--- such a queue reports that it does not exist.
+-- trigger empties them when the queues are truncated. The queues' partitions remain. A send to a
+-- truncated queue reports that the queue does not exist.
 CREATE FUNCTION {schema}.pgqueue_queues_truncated() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

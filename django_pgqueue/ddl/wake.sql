@@ -2,11 +2,11 @@
 -- "Waking". A sequence holds the time of the last notification. It is logged, since an unlogged one
 -- is unusable on a promoted standby. The queue's row is read only to notify.
 --
--- This function must not fail the send or ack that calls it. If the sequence is lost, as after a
--- partial restore, to_regclass returns NULL, and so do the strict functions: each call notifies,
--- until pgqueue_repair_wake creates the sequence again. If the notification queue is full, as when
--- a listener's transaction never ends, NOTIFY would fail the commit. The function then does not
--- notify, and consumers find the message by polling.
+-- This function must not fail the send or ack that calls it. If the sequence is lost, for example
+-- in a partial restore, to_regclass returns NULL, and so do the strict functions: each call
+-- notifies, until pgqueue_repair_wake creates the sequence again. If the notification queue is
+-- full, for example because a listener's transaction never ends, NOTIFY would fail the commit. The
+-- function then does not notify, and consumers find the message by polling.
 
 -- Returns false if the queue does not exist. This function and the send triggers run with the
 -- caller's search path, because setting another takes 0.6 us per call. All names are qualified, and

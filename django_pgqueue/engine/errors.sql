@@ -1,7 +1,7 @@
 -- Parts that other statements include: expressions on an error's text, e.text. Each takes
 -- microseconds, so they are computed only for messages that failed for good.
 
--- {errors/line}: the line that names the error: the last one of a bare traceback, else the first
+-- {errors/line}: the line that names the error: the last line of a bare traceback, else the first
 left(CASE WHEN starts_with(e.text, 'Traceback (most recent call last)')
           THEN substring(rtrim(e.text, E' \n') FROM '[^\n]*$')
           ELSE split_part(e.text, E'\n', 1) END, 300)

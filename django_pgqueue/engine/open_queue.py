@@ -22,7 +22,7 @@ _UNFLUSHED = "SELECT set_config('synchronous_commit', 'off', true)"
 class OpenQueue:
     """The queue that an operation works on.
 
-    ``find`` opens another queue of the same database by its name, and raises QueueNotFound.
+    ``find`` opens another queue of the same database by its name, or raises QueueNotFound.
     """
 
     id: int
@@ -50,7 +50,7 @@ class OpenQueue:
 
     @property
     def is_limited(self) -> bool:
-        """Whether the queue or its groups have a limit or a rate, or had one for groups."""
+        """Whether the queue or its groups have a limit or a rate, or its groups ever had one."""
         return bool(self.has_slots or self.limit or self.rate or self.group_rate)
 
     @property
@@ -74,7 +74,7 @@ class OpenQueue:
     def run(
         self, statement: str, params: Mapping[str, Any] | None = None, /, **names: object
     ) -> Rows:
-        """Run a statement and return its rows, in the caller's transaction if there is one.
+        """Run a statement, in the caller's transaction if there is one, and return its rows.
 
         ``params`` are the values of the statement's parameters. Operations on single messages call
         ``runner`` directly, to save a function call.
@@ -91,7 +91,7 @@ class OpenQueue:
             yield
 
     def refuse_transaction(self, operation: str) -> None:
-        """Raise TransactionRefused inside a transaction: only a committed lease holds."""
+        """Raise TransactionRefused inside a transaction: a lease holds only once committed."""
         if not self.runner.may_lease:
             raise TransactionRefused(operation)
 

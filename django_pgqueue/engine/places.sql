@@ -1,14 +1,15 @@
 -- The place of a message: where it is counted and listed. Statements include these parts, so that
 -- all counts, lists and pages agree.
 --
--- ready      readable, and never read: a row of ready, or the first of a group without a head
+-- ready      readable, never read: a row of ready, or the first message of a group without a head
 -- due        readable again after its lease or delay: a row of deferred or lease
 -- in_flight  leased: a row of lease, or a row of deferred in the state PROCESSING
--- delayed    readable from vt on: any other row of deferred, or the first of a group without a head
+-- delayed    readable from vt on: any other row of deferred, or the first message of a group
+--            without a head
 -- waiting    behind another message of its FIFO group: any other row of waiting
 --
--- The conditions are on the columns vt and state of deferred or pgqueue_live. A row of lease has no
--- state column: it counts as PROCESSING.
+-- The conditions test the columns vt and state of deferred or pgqueue_live. The table lease has no
+-- column state: its rows count as PROCESSING.
 
 -- {places/due}: vt has passed. Uses the index (queue_id, vt)
 vt <= statement_timestamp()
@@ -44,8 +45,8 @@ FROM (SELECT DISTINCT group_key
             ORDER BY id LIMIT (SELECT {places/rechecks})) r) g
 CROSS JOIN LATERAL ({places/first}) f
 
--- {places/rechecks}: how many rechecks are searched for groups without a head: as many as one read
--- processes (groups/promote.sql)
+-- {places/rechecks}: how many rechecks are searched for groups without a head. One read processes
+-- as many (groups/promote.sql).
 1000
 
 -- {places/turn}: the turn of message m in the queue {of}, if m is in ready

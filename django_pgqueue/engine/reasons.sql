@@ -1,14 +1,14 @@
 -- Why a message in the queue is not delivered now. Statements include these parts, so that why(),
 -- peek, metrics and the admin tell the same reason. docs/limits.md lists the reasons.
 --
--- A statement begins with a query "asked", with one row for each message, or one for all messages
--- with the same values:
+-- A statement begins with a query "asked". It has a row for each message, or a row for all messages
+-- that have the same values in these columns:
 --
 -- queue_id, group_key
 -- in_flight    whether it is leased
 -- not_due      whether its vt is in the future
 -- at_rate      whether it has a slot of its group, and its vt is the slot's free_at
--- read_ct      its deliveries
+-- read_ct      the number of its deliveries
 -- needs_slot   whether it is in a group and has no slot there
 -- vt           when it is readable; only reasons/until uses it
 --

@@ -24,8 +24,8 @@ RECHECK = "recheck"
 class Delivery(NamedTuple):
     """A row of a read: a message, or a note for the reader.
 
-    Bodies and headers are JSON text. Times are microseconds since 1970, which are fetched faster
-    than timestamps.
+    Bodies and headers are JSON text. Times of type int are microseconds since 1970, which are
+    fetched faster than timestamps.
     """
 
     note: str | None

@@ -58,9 +58,9 @@ class Runner(Protocol):
 def dated(text: str) -> str:
     """Append a comment that changes every ten seconds, so that the statement's plan expires.
 
-    A plan made for empty tables would scan them when they have filled. With a period of one second
-    the server planned each statement eleven times a second: five times before psycopg prepares it,
-    five before PostgreSQL keeps a generic plan, and once for that.
+    A plan made for empty tables would still scan them after they have filled. With a period of one
+    second the server planned each statement eleven times a second: five times before psycopg
+    prepares it, five times before PostgreSQL makes a generic plan, and once for that plan.
     """
     return _ended(text, int(time.monotonic() // PLAN_SECONDS))
 

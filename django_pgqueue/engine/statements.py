@@ -47,7 +47,7 @@ class Part(str):
 class _Names(dict[str, object]):
     """The values of the placeholders in a text and in the files that it includes.
 
-    A value with a file's name, such as ``settle/fence``, replaces that file.
+    A value whose key is a file's name, such as ``settle/fence``, replaces that file.
     """
 
     def __getitem__(self, name: str) -> object:

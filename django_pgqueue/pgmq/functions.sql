@@ -1,9 +1,9 @@
 -- PGMQ's public functions. They call functions that statements.py generates from the engine's
 -- statements. docs/pgmq.md lists the differences from PGMQ.
 --
--- A function whose name begins with _ is internal. Only public functions call it, and these have a
--- fixed search path. Parameters have PGMQ's names. Bodies write $1, $2 instead, where a column with
--- the parameter's name would hide it.
+-- A function whose name begins with _ is internal. It runs only within calls of public functions,
+-- which have a fixed search path. Parameters have PGMQ's names. Bodies write $1, $2 instead, where
+-- a column would hide a parameter with the same name.
 
 DO $do$
 BEGIN
@@ -393,8 +393,8 @@ $$;
 -- stays open keeps its locks. In such a transaction, this function makes only as many heads as the
 -- read needs, and processes more rechecks only if it found too few groups without a head.
 --
--- A function cannot find out whether its transaction stays open. It assumes that a statement is
--- alone in its transaction if both began at the same time. That is wrong if a client sends BEGIN
+-- A function cannot find out whether its transaction stays open. This one assumes that a statement
+-- is alone in its transaction if both began at the same time. That is wrong if a client sends BEGIN
 -- and the read in one message, or reads in a DO block. Then, until that transaction ends, other
 -- reads skip the queue's groups without a head, and a read in another open transaction waits. No
 -- message is lost, and none overtakes another one of its group.

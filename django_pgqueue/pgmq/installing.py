@@ -34,9 +34,9 @@ def install(cursor: Any, queue_model: Any) -> None:
     """Install the schema, or replace its functions, in the caller's transaction.
 
     Public functions keep their oids and their rights. The names of internal functions and types end
-    with a mark, a hash of the SQL. Those with the previous mark stay until the next installation:
-    calls that run during this one still need them. The defaults of ``queue_model`` are the settings
-    of a new queue.
+    with a mark, a hash of the SQL. Functions with the previous mark stay until the next
+    installation: calls that run during this installation still need them. The defaults of
+    ``queue_model`` are the settings of a new queue.
 
     Raises ForeignSchema.
     """

@@ -4,8 +4,8 @@ The parameters of a function are the queue's id and those of its statement. ``p_
 ``statement_timestamp()``, which does not advance while a client polls.
 
 Sessions cache the plans of statements on the tables that all queues share. Statements that name the
-queue's own tables are planned at each call. If one first deletes from a shared table, it is split,
-and only its second half is planned at each call.
+queue's own tables are planned at each call. If such a statement first deletes from a shared table,
+it is split, and only its second half is planned at each call.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 -- Move followers back to waiting if their lease expired before their head was settled. They keep
 -- their counts and times. In a queue with limits, also move due messages to waiting if they hold no
--- slot, or if their slot's free_at is infinity, and delay other heads until their slot's free_at
+-- slot, or a slot whose free_at is infinity. Delay the other heads until their slot's free_at
 -- (ddl/slots.sql). P1.
 WITH due AS MATERIALIZED (
     SELECT d.ctid AS place, d.id, d.group_key

@@ -2,8 +2,8 @@
 
 A read that takes many new messages writes these rows instead of a row of ``deferred`` for each
 message: 900 bytes of write-ahead log per message instead of 1,200. A receipt names its batch, so an
-ack of the batch, or of a large part of it, changes only that row. Every other operation *unfolds*
-the lease first: it replaces the lease by a row of ``deferred`` for each message.
+ack of the batch, or of a large part of it, changes only the lease row. Every other operation
+*unfolds* the lease first: it replaces the lease by a row of ``deferred`` for each message.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
--- Part of metrics.sql and metrics_all.sql: counts the messages of queue {of}, except the ready
--- ones, up to the limit. Each subquery is ordered by an index and has a limit that the planner
+-- Part of metrics.sql and metrics_all.sql: counts the messages of queue {of} up to the limit,
+-- except the ready ones. Each subquery is ordered by an index and has a limit that the planner
 -- cannot see: otherwise the planner would scan the rows of other queues (P1).
 CROSS JOIN LATERAL (
     SELECT count(*) AS counted, min(enqueued_at) AS oldest, max(enqueued_at) AS newest

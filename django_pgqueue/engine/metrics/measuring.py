@@ -138,7 +138,7 @@ def _blocked(
 ) -> dict[str, int]:
     """Return the number of blocked messages by reason, the most frequent first.
 
-    Assumes the same reasons, in proportion, for messages that were not counted.
+    Assumes that messages that were not counted have the same reasons, in proportion.
     """
     numbers: dict[str, float] = defaultdict(float)
     for place, reason, number in filter(itemgetter(2), found):

@@ -2,8 +2,8 @@
 -- back, in the order of reads; then those that their groups hold back, the first of each group
 -- first; then the delayed ones, by time. P1, P3, P6.
 --
--- Without ROWS in its windows, PostgreSQL 15 reads all messages with the same vt before it numbers
--- them.
+-- The windows have ROWS, since without it PostgreSQL 15 reads all messages with the same vt before
+-- it numbers them.
 WITH RECURSIVE whole_queue AS MATERIALIZED (
     SELECT k.queue_id, o.* FROM (SELECT {queue_id} AS queue_id) k CROSS JOIN LATERAL ({reasons/whole}) o
 ),
@@ -17,7 +17,7 @@ step AS (
                       ORDER BY w.group_key, w.id LIMIT 1)
     FROM step WHERE group_key IS NOT NULL
 ),
--- Skips groups whose next message may start, but no more than one read gives a head.
+-- Skips groups whose next message may start. Skips at most as many as one read gives a head.
 blocked_group AS MATERIALIZED (
     SELECT k.group_key
     FROM (SELECT * FROM step WHERE group_key IS NOT NULL

@@ -95,7 +95,7 @@ def _poll(
     max_poll_seconds: float,
     poll_interval_ms: float,
 ) -> Deliveries:
-    """Call ``read`` until it finds messages. Refuses an open transaction, as ``read`` does not."""
+    """Call ``read`` until it finds messages. Refuses open transactions, since ``read`` does not."""
     queue.refuse_transaction(operation)
     deadline = time.monotonic() + _seconds(max_poll_seconds, "max_poll_seconds")
     interval = max(_seconds(poll_interval_ms, "poll_interval_ms") / 1000, 0.001)

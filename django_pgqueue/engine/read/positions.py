@@ -1,12 +1,12 @@
 """Where this process's next read of a queue begins: behind the last ready row that it took.
 
-So the read need not skip the dead rows of messages that were read, which vacuum cannot remove while
-a long transaction is open. The search for rechecks of groups begins behind the processed ones.
+So the read does not scan the dead rows of earlier messages, which vacuum cannot remove while a long
+transaction is open. The search for rechecks of groups begins behind the processed ones.
 
-A message may become ready before that position: its transaction committed late, or another process
-gave it back. A *sweep*, a read from the start, finds it. A sweep follows each read that found too
-few messages. Otherwise it runs every second; less often, but at least every five seconds, if sweeps
-would take more than a twentieth of the time.
+A message may become ready in front of that position, because its transaction committed late or
+another process gave it back. A *sweep*, a read from the start, finds it. A sweep follows each read
+that found too few messages. Otherwise it runs every second; less often, but at least every five
+seconds, if sweeps would take more than a twentieth of the time.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Position:
     __slots__ = ("_bounds", "_swept_at", "_took", "grouped")
 
     def __init__(self) -> None:
-        #: None if the last read found too few messages: the next one then runs read.sql.
+        #: None if the last read found too few messages: the next read then runs read.sql.
         self._bounds: dict[str, Any] | None = None
         self._swept_at = float("-inf")
         self._took = 0.0
-        #: Whether a read has found messages of groups: those need a lease row each.
+        #: Whether a read has found messages of groups: each of them needs its own lease row.
         self.grouped = False
 
     def bounds(self) -> dict[str, Any] | None:

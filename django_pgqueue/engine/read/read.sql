@@ -8,8 +8,9 @@
 -- expired batch lease is unfolded: its messages become rows of deferred, and up to qty are leased
 -- again.
 --
--- In queues with limits (ddl/slots.sql), admit.sql says how many messages may start, may_start.sql
--- and not_yet.sql whether a head may, and admitted.sql and started.sql store which did. P1, P2, P6.
+-- In queues with limits (ddl/slots.sql), admit.sql computes how many messages may start,
+-- may_start.sql and not_yet.sql test whether a head may start, and admitted.sql and started.sql
+-- store which messages started. P1, P2, P6.
 WITH {admit}recheck AS MATERIALIZED (
     SELECT FROM pgqueue_recheck
     WHERE queue_id = {queue_id} AND (SELECT %(heed)s::boolean) ORDER BY id LIMIT 1
@@ -29,7 +30,7 @@ capacity AS MATERIALIZED (
     SELECT (SELECT {most}) - (SELECT count(*) FROM due) AS left
 ),
 ended AS MATERIALIZED (
-    -- If there is a condition, only leases with at least one message that matches it.
+    -- If there is a condition, takes only leases with a message that matches it.
     SELECT ctid, vt, CASE WHEN {any_body} THEN cardinality(ids) ELSE 1 END AS size
     FROM pgqueue_lease l
     WHERE queue_id = {queue_id} AND vt <= statement_timestamp()

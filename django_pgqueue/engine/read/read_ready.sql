@@ -1,9 +1,9 @@
 -- Lease up to qty ready messages behind the last one that this process took (positions.py). Returns
 -- nothing if a message is due: read.sql then takes messages in the right order. Returns only the
 -- note 'recheck' if a group may lack a head (groups/promote.sql). Writes one lease for each message
--- (lease_each.sql), or one for all messages of a priority (lease_batch.sql). The latter cannot
--- include heads of groups, so it returns nothing if the queue has groups. A ready message of a
--- higher priority makes the scan begin at the start. P1, P2, P6.
+-- (lease_each.sql), or one for all messages of a priority (lease_batch.sql). A batch lease cannot
+-- include heads of groups, so with lease_batch.sql this returns nothing if the queue has groups. A
+-- ready message of a higher priority makes the scan begin at the start. P1, P2, P6.
 WITH recheck AS MATERIALIZED (
     SELECT FROM pgqueue_recheck
     WHERE queue_id = {queue_id} AND id > (SELECT %(rechecked)s::bigint)

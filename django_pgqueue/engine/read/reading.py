@@ -66,7 +66,7 @@ def read(
     Arguments:
         vt: the visibility timeout, seconds or a timedelta; by default the queue's.
         qty: the most messages to take; None takes all.
-        conditional: takes only messages whose body contains it, as jsonb's ``@>`` does.
+        conditional: takes only messages whose body contains this JSON (jsonb's ``@>``).
 
     >>> [message] = queue("orders").read(vt=60)
     >>> message.body, message.read_ct
@@ -95,14 +95,14 @@ def lease(
     Arguments:
         vt, qty, conditional: as for :func:`read`.
         max_deliveries: replaces the queue's own.
-        process_id: the row of the consumer process that will hold the leases.
+        process_id: the id of the row of the consumer process that will hold the leases.
         batched: False gives each message a lease of its own, for a caller that settles each in a
             transaction of its own.
         names: values of placeholders in the statement's text. ``message=`` is the table that bodies
             are read from, instead of the queue's own.
 
-    The list's ``exhausted`` has the receipts of messages that were dead-lettered instead, its
-    ``expired`` the ids of those that were archived as EXPIRED.
+    In the result, ``exhausted`` has the receipts of messages that were dead-lettered instead, and
+    ``expired`` has the ids of messages that were archived as EXPIRED.
 
     Raises InvalidArgument.
     """
@@ -141,7 +141,7 @@ def _take(
     limits: Mapping[str, Any] | None = None,
     **names: Any,
 ) -> Deliveries:
-    """Read behind the last message that this process took; if too few are left, from the start.
+    """Read behind the last message that this process took, and if too few are left, from the start.
 
     ``alone`` says whether the open transaction, if any, is this operation's own. In that case
     ``limits`` is what ``_limits`` returned before the transaction began.
@@ -202,7 +202,7 @@ def _take(
 def _limits(queue: OpenQueue) -> dict[str, Any]:
     """Return the values of the placeholders by which read.sql heeds the queue's limits.
 
-    Raises InvalidArgument in the caller's transaction if the queue has a rate.
+    Raises InvalidArgument in the caller's transaction if the queue or its groups have a rate.
     """
     if not queue.is_limited:
         return {}
@@ -324,7 +324,7 @@ def why(queue: OpenQueue, message_id: int) -> Wait | None:
 def next_due(queue: OpenQueue) -> float:
     """Seconds until the next delayed or leased message is due; infinity if there is none.
 
-    If the queue's rate admits the next message earlier, until then.
+    If the queue's rate admits the next message earlier, returns the seconds until then.
 
     >>> queue("orders").next_due()
     4.2

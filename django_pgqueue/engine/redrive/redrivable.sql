@@ -1,6 +1,7 @@
 -- The next messages in a dead-letter queue's partition, by id, each with its source queue. The last
--- column says whether it can be redriven: it matches, is live, and is not in flight. Pages through
--- the partition, which has an index on id. Paging through the live tables would sort every page.
+-- column says whether the message can be redriven: it matches, is live, and is not in flight. Pages
+-- through the partition, which has an index on id. Paging through the live tables would sort every
+-- page.
 WITH looked AS MATERIALIZED (
     SELECT id, priority, group_key, headers #>> '{{x-dead-letter,source}}' AS source,
            CASE WHEN %(conditional)s::jsonb IS NULL THEN true

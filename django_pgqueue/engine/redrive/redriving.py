@@ -33,29 +33,28 @@ def redrive(
     """Send dead letters back, each to its source queue. Returns how many.
 
     They keep their ids and their header ``x-dead-letter``; deliveries are counted from zero, and
-    they do not expire any more.
-    Messages that are in flight stay, and so do those without a source queue, unless ``to`` is
-    given. The source in a header is trusted if every role that may write to the dead-letter queue
-    may also send to the source queue.
+    they do not expire any more. Messages in flight stay. If ``to`` is not given, messages without a
+    source queue stay, too. The source in a header is trusted if every role that may write to the
+    dead-letter queue may also send to the source queue.
 
     Arguments:
         to: the name of one queue that gets all of them.
         ids: only messages with these ids.
-        conditional: only messages whose body contains it, as jsonb's ``@>`` does.
+        conditional: only messages whose body contains this JSON (jsonb's ``@>``).
         rate: the most messages a second; None: no limit.
         progress: called with the count so far.
 
     >>> queue("orders.dead").redrive(conditional={"customer": 7})
     3
 
-    Raises InvalidArgument. After all others were sent, raises QueueNotFound if a source queue does
-    not exist, and UntrustedSource if a role may have forged the header.
+    Raises InvalidArgument. After the other messages were sent, raises QueueNotFound if a source
+    queue does not exist, or UntrustedSource if a role may have forged the header.
     """
     target = None if to is None else dead_letters.find(to)
     if target is not None and target.id == dead_letters.id:
         name = dead_letters.name
         raise InvalidArgument(f"messages of queue {name!r} cannot be redriven to itself")
-    open_ended(dead_letters)  # unfolds them, so that their messages can be redriven
+    open_ended(dead_letters)  # unfolds expired leases: then their messages can be redriven
     pages = _redrivable(dead_letters, ids, conditional)
     rest: list[_Dead] = []
     left: dict[str, PgQueueError] = {}

@@ -44,7 +44,8 @@ def send(
 ) -> int:
     """Send one message and return its id.
 
-    In a transaction, the message is sent when the transaction commits. A rollback takes it back.
+    In a transaction, the message is sent when the transaction commits, and not sent if it is rolled
+    back.
 
     Arguments:
         body: any value JSON can hold; dates, Decimal and UUID become text.
@@ -54,19 +55,19 @@ def send(
         expires: seconds from now (number or timedelta) or an aware datetime. A message that is not
             delivered by then is archived as EXPIRED, unhandled. None: it never expires.
         priority: from -100 to 100; higher is read first.
-        group: the FIFO group, text of 1 to 255 characters; None: none.
+        group: the FIFO group, text of 1 to 255 characters. None: no group.
         unique: a key, text of 1 to 255 characters. While a message holds it, a send with the same
-            key adds no second one. If there is a key, the result is a
+            key adds no second message. If there is a key, the result is a
             :class:`~django_pgqueue.types.Sent`, which says what happened.
         until: how long the message holds the key: until its first delivery (``"started"``), until
             it has left the queue (``"done"``), or for seconds or a timedelta. None: the queue's
             ``unique_window``; ``"started"`` if ``on_conflict`` is given.
         on_conflict: what a send does if a message holds the key. ``"skip"`` returns its id.
-            ``"replace"`` sends the new message in its place, if it is waiting. ``"delay"`` does the
+            ``"replace"`` archives it, and sends the new message in its place. ``"delay"`` does the
             same, and ``delay`` starts again. A message in flight is not replaced: with
             ``until="started"`` the new message is sent as well, otherwise it is skipped.
-        max_wait: with ``"delay"``, seconds or a timedelta: the latest time after the first send at
-            which the message becomes readable. None: there is no limit.
+        max_wait: with ``"delay"``, the longest time from the first send until the message becomes
+            readable: seconds or a timedelta. None: no limit.
 
     >>> queue("orders").send({"order": 7}, delay=60)
     1
@@ -112,8 +113,8 @@ def send_batch(
     Arguments:
         bodies: a list with the body of each message, at least one.
         headers, group: one for all, or a list with one for each body.
-        unique: a list with one for each body. Of bodies with the same key, ``"skip"`` sends the
-            first, ``"replace"`` and ``"delay"`` the last.
+        unique: a list with a key or None for each body. Of bodies with the same key, ``"skip"``
+            sends the first; ``"replace"`` and ``"delay"`` send the last.
         delay, expires, priority, until, on_conflict, max_wait: one for all, as for :func:`send`.
 
     >>> queue("orders").send_batch([{"order": 7}, {"order": 8}])

@@ -19,7 +19,7 @@ SELECT m.id, {dead_queue_id}, m.priority, m.group_key, {errors/kind}, {queue_id}
            'attempts', gone.attempts + %(ran)s,
            'enqueued_at', m.enqueued_at,
            'dead_lettered_at', statement_timestamp(),
-           -- The sender may have written any value into the header: it must not raise an error.
+           -- The sender may have written any value into the header: none may raise an error.
            'count', 1 + CASE jsonb_typeof(m.headers #> '{{x-dead-letter,count}}')
                WHEN 'number' THEN (m.headers #> '{{x-dead-letter,count}}')::numeric ELSE 0 END)),
        m.body

@@ -1,9 +1,9 @@
 -- Archive the expired messages that the next reads would find: after an interruption there may be
 -- many, and a read leases few. Looks at a batch of due messages, a batch of ready ones, and a batch
--- of those that wait in their groups. Leaves to the next read: messages that are locked or have no
--- deliveries left, and due ones that are not the head of their group. Takes waiting messages only
--- from groups whose head this statement removes: otherwise two readers could each lock messages of
--- two groups, and wait for each other. P1, P2, P5.
+-- of those that wait in their groups. Leaves three kinds to the next read: locked messages,
+-- messages without deliveries left, and due ones that are not the head of their group. Takes
+-- waiting messages only from groups whose head this statement removes: otherwise two readers could
+-- each lock messages of two groups, and wait for each other. P1, P2, P5.
 WITH due AS MATERIALIZED (
     SELECT d.place FROM (
         SELECT ctid AS place, id, enqueued_at, group_key, read_ct FROM pgqueue_deferred

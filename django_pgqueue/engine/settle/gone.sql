@@ -1,6 +1,6 @@
--- Part that other statements include: deletes messages from ready, deferred and waiting. Leaves
--- those in batch leases, unless the caller unfolds the leases before. If in_flight is false, skips
--- messages in flight.
+-- Part that other statements include: deletes messages from ready, deferred and waiting. Finds none
+-- in batch leases: the caller may unfold the leases first. If in_flight is false, skips messages in
+-- flight.
 held AS (
     DELETE FROM pgqueue_deferred
     WHERE {settle/chosen} AND (%(in_flight)s::boolean OR NOT ({places/in_flight}))

@@ -1,6 +1,6 @@
 -- Extend leases, and count further deliveries of their messages. Fenced. A follower that was set
 -- back to waiting (groups/set_back.sql) is leased again if its head was last delivered by the same
--- read: no other reader had it. P1, P3, P4, P5, P6.
+-- read, since no other reader has had the follower then. P1, P3, P4, P5, P6.
 WITH spot AS MATERIALIZED (
     SELECT w.place
     FROM unnest(%(ids)s::bigint[], %(read_cts)s::integer[], %(read_ats)s::bigint[])

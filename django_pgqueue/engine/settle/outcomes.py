@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 #: After a read that found only expired messages, this many due, this many ready and this many
-#: waiting messages are searched for more of them.
+#: waiting messages are searched for further expired ones.
 EXPIRED_BATCH = 1000
 
 
@@ -46,7 +46,7 @@ def complete(
     Arguments:
         receipts: the messages' receipts.
         ran: whether a handler ran, which counts as an attempt.
-        results: JSON values to store in the archive, by receipt. Messages may be left out.
+        results: JSON values to store in the archive, by receipt. A message needs none.
 
     >>> queue("orders").complete([message.receipt], results={message.receipt: {"invoice": 41}})
     [1]
@@ -153,7 +153,7 @@ def end_exhausted(queue: OpenQueue, receipts: Sequence[Receipt]) -> None:
 
 
 def end_expired(queue: OpenQueue, receipts: Sequence[Receipt]) -> list[int]:
-    """Archive messages that had expired when they were leased. Returns their ids, if archived."""
+    """Archive messages that had expired when they were leased. Returns the archived ids."""
     return by_receipts(queue, "expire", receipts, {})
 
 
@@ -197,7 +197,7 @@ def settle(
     Arguments:
         outcomes: an Ack, Nack, Reject or Discard of :mod:`django_pgqueue.acks`, by receipt.
         ran: whether handlers ran, which counts as an attempt.
-        process_id: the consumer process, for the errors of attempts that failed.
+        process_id: the consumer process, stored with the errors of failed attempts.
 
     >>> queue("orders").settle({message.receipt: Ack()})
     [1]

@@ -1,5 +1,6 @@
 -- Set the visibility timeout of any live message. A waiting message keeps its position in its
--- group, and is not delivered before that time. In a FIFO group, nor are the messages behind it.
+-- group. It is not delivered before that time, and neither are the messages behind it in a FIFO
+-- group.
 WITH moved AS (
     UPDATE pgqueue_deferred
     SET vt = coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval)

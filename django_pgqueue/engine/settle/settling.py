@@ -1,8 +1,8 @@
 """Settle messages by receipt or by id: archive, cancel, delete, set the visibility timeout.
 
 An operation by receipt, or by a message that was read, is fenced: if the message was read again
-since, it changes nothing, and the result's ``lost`` has the receipt. An operation by id, a tool for
-operators, changes the message in any place, as PGMQ's functions do.
+since, the operation changes nothing, and the result's ``lost`` has the receipt. An operation by id,
+a tool for operators, changes the message in any place, as PGMQ's functions do.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def archive(
     """Complete messages: move them from the queue to the archive.
 
     Takes a receipt, a message that was read, an id, or a list of them. Returns the ids that were
-    archived; the others are in ``.lost``. ``in_flight=False`` skips messages that are given by id
-    while a consumer holds them.
+    archived; the others are in ``.lost``. ``in_flight=False`` skips a message that is given by id
+    if a consumer holds it.
 
     >>> [message] = queue("orders").read()
     >>> queue("orders").archive(message)
@@ -59,8 +59,8 @@ def cancel(
 ) -> Settled:
     """Cancel messages: move them to the archive as CANCELLED, from any place.
 
-    If a consumer holds a message it loses the lease: the handler's outcome is discarded, and a
-    transactional handler is rolled back. When the lease would next be extended,
+    A consumer that holds a message loses its lease: the handler's outcome is discarded, and a
+    transactional handler is rolled back. When the consumer next tries to extend the lease,
     ``context.cancelled`` becomes true and an async handler is cancelled.
 
     Returns the ids that were cancelled; ids that are not in the queue are in ``.lost``.
@@ -130,8 +130,8 @@ def hold(
     """Extend the leases of deliveries, and count ``more`` deliveries of their messages.
 
     For a reader that processes a batch again. A follower that went back to waiting when its lease
-    expired is leased again, unless its head was delivered again since. Afterwards the ``read_ct``
-    of the valid receipts is higher by ``more``.
+    expired is leased again, unless its head was delivered again since. The receipts that are valid
+    afterwards have a ``read_ct`` that is higher by ``more``.
 
     >>> hold(orders, [message.receipt], 60)
     [1]
@@ -187,7 +187,7 @@ def by_receipts(
         operation: the name of the statement.
         params: its parameters.
         each: parameters that have a value for each receipt.
-        names: placeholders in its text.
+        names: values of placeholders in its text.
     """
     good = arguments.newest(receipts)
     done: set[int] = set()
@@ -202,7 +202,7 @@ def by_receipts(
         done |= archive_batches(queue, good, params["ran"])
     if left := [receipt for receipt in good if receipt.id not in done]:
         run(left)
-    # A message that was read once may be in a batch lease, or in one that was just unfolded.
+    # A message that was read once may be in a batch lease that still exists or was just unfolded.
     if left := [r for r in good if r.id not in done and r.read_ct == 1]:
         unfold(queue, [receipt.id for receipt in left])
         run(left)
