@@ -1,8 +1,8 @@
 """The history of queues in the table ``pgqueue_history``, with rows per minute and per hour.
 
 =============  ============================================================================
-note.py        consumers write what they did in a minute            (``note.sql``)
-keep.py        maintenance writes what each queue holds             (``sample.sql``),
+note.py        consumers write their counts of each minute          (``note.sql``)
+keep.py        maintenance writes each queue's backlog and sends    (``sample.sql``),
                merges the rows of a minute or an hour into one row  (``fold.sql``),
                and deletes old rows                                 (``forget.sql``)
 recent.py      reads the last hour, for the admin                   (``recent.sql``, ``times.sql``)

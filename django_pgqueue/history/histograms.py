@@ -28,9 +28,10 @@ def bucket(seconds: float) -> int:
 
 
 def quantile(counts: Mapping[str, int], share: float) -> float | None:
-    """Return the time in seconds that this share of the counted times did not exceed.
+    """Return a quantile in seconds: this share of the counted times did not exceed it.
 
-    It is the logarithmic middle of a bucket; None without counts. Keys of ``counts`` are text.
+    The result is the logarithmic middle of the quantile's bucket; None without counts. The keys of
+    ``counts`` are bucket numbers as text.
 
     >>> quantile({"0": 95, "4": 5}, 0.5), quantile({}, 0.5)
     (1.0905077326652577, None)

@@ -20,17 +20,18 @@ from django_pgqueue.engine.statements import load
 
 #: The rows of a minute are folded at this age. Consumers write to them for up to two minutes.
 SETTLED = dt.timedelta(minutes=3)
-#: Rows of minutes older than this are folded only when their hour is.
+#: Minutes older than this are no longer folded one by one, only as part of their hour.
 MISSED = dt.timedelta(minutes=15)
 #: Rows of minutes are kept at least this long before they are folded into hours.
 MINUTES_KEPT = dt.timedelta(hours=1)
-#: Hours, each of one queue, that one statement folds; or 50 times as many minutes, with fewer rows.
+#: How many pairs of a queue and an hour one statement folds. Minutes have fewer rows, so it folds
+#: 50 times as many of them.
 FOLDED = 200
 
-#: Rows of hours are kept for this time, but at most MOST_HOURS rows: less time with many queues.
+#: How long rows of hours are kept; less with many queues, so that at most MOST_HOURS remain.
 HOURS_KEPT = dt.timedelta(days=14)
 MOST_HOURS = 1_000_000
-#: Rows per statement that deletes.
+#: How many rows one statement deletes.
 FORGOTTEN = 10_000
 
 

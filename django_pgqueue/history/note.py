@@ -1,4 +1,4 @@
-"""Writes what a consumer process did in each minute. Counts are kept in memory between writes."""
+"""Writes a consumer process's counts of each minute. They are kept in memory between writes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Counted(Protocol):
 class Recorder:
     """Writes the history of a process's subscriptions in one database.
 
-    It must not disturb the consumer: a lasting error is signalled once, and the next write
-    includes the missing counts.
+    Errors must not disturb the consumer: a lasting error is signalled once, and the next successful
+    write includes the missing counts.
     """
 
     def __init__(self, alias: str, subscriptions: Iterable[Counted]) -> None:
@@ -44,12 +44,12 @@ class Recorder:
         self._failing = False
         #: The minute and the process whose row was written last.
         self._row_of: tuple[dt.datetime, int] | None = None
-        #: The counts when the minute began, and at the last write.
+        #: The counts at the last write before the current minute, and at the last write.
         self._base: dict[Counted, dict[Any, float]] = {}
         self._written: dict[Counted, dict[Any, float]] = {}
 
     def write(self, process_id: int, *, now: bool = False) -> None:
-        """Write the counts since the last write, if one is due. Never raises a database error.
+        """Write the current minute's counts, if a write is due. Never raises a database error.
 
         Takes at most one second, since heartbeats wait for it.
         """

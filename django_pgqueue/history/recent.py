@@ -15,7 +15,7 @@ from django_pgqueue.history.histograms import quantile
 
 #: Time slots in an hour: the last one is the current minute, the others have two minutes each.
 SLOTS = 31
-#: What counts as recent: in seconds for wait and run times, in slots for counts.
+#: The recent period: in seconds for wait and run times, in slots for counts.
 LATELY, LATELY_SLOTS = 600, 6
 #: The number of two-minute slots from which rates per minute are computed.
 RATE = 3
@@ -89,9 +89,10 @@ class Recent:
 
     @property
     def failing_for(self) -> int | None:
-        """Seconds for which attempts have been failing, since a slot in which all succeeded.
+        """Seconds for which attempts have been failing.
 
-        None if none failed since then.
+        The period starts after the last slot in which every attempt succeeded. None if no attempt
+        has failed since that slot.
         """
         since = None
         for back, slot in enumerate(reversed(self.slots)):
@@ -109,8 +110,8 @@ class Recent:
     def per_minute(self, second: int) -> tuple[float, float]:
         """Return messages sent and ended per minute, averaged over the last six minutes.
 
-        Messages sent are sampled once a minute, so the count of the current minute, which began
-        ``second`` seconds ago, is not complete.
+        The current minute began ``second`` seconds ago. It counts for ended messages only: sends
+        are sampled once a minute, so its count of sends is not complete.
         """
         counts, minutes = total(self.over[-RATE:]), 2 * RATE
         ended = counts.ended + self.slots[-1].ended

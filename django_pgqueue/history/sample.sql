@@ -6,7 +6,7 @@ INSERT INTO pgqueue_history AS h
      lost, busy, waits, runs, sent, depth, oldest, total)
 SELECT q.id, date_trunc('minute', statement_timestamp() - interval '30 s', 'UTC'), 60, 0, 0, 0, 0, 0, 0, 0, 0,
        '{}', '{}',
-       -- A new queue counts from zero. After a reset of the statistics, zero is counted.
+       -- For a new queue, all messages sent count. After a reset of the statistics, none do.
        greatest(0, r.total - coalesce(last.total, CASE
            WHEN q.created_at > statement_timestamp() - interval '10 min' THEN 0 ELSE r.total END)),
        r.depth, r.oldest, r.total

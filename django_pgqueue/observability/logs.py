@@ -1,9 +1,9 @@
 """All log lines about messages and consumers.
 
 The logger is ``django_pgqueue``. Each record carries its values as ``extra`` fields (``queue``,
-``message_id``, ``count``, ``seconds`` …) for JSON formatters. Normal events have the level DEBUG;
-failures have WARNING or ERROR, with the handler's traceback. Control characters in error texts are
-escaped in the lines, and by :class:`Formatter` in tracebacks.
+``message_id``, ``count``, ``seconds`` …) for JSON formatters. Normal events have the level DEBUG or
+INFO; failures have WARNING or ERROR, with the handler's traceback. Control characters of error
+texts are escaped in log lines; in tracebacks, only :class:`Formatter` escapes them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Formatter(logging.Formatter):
 
 
 def configure_if_unset() -> None:
-    """Log to stderr, this package at INFO, unless the project has configured logging."""
+    """Unless the project has configured logging, log to stderr, with this package at INFO."""
     if logger.hasHandlers():
         return
     handler = logging.StreamHandler()
@@ -178,7 +178,7 @@ def maintenance_failed(sender: str, error: Exception, **kwargs: Any) -> None:
     _log_error(sender, "maintenance failed: %(kind)s: %(error)s", error)
 
 
-#: The last failed tick by schedule name. A tick is retried often, but its failure logged once.
+#: The last failed tick by schedule name. A tick is retried often, but its failure is logged once.
 _failed_ticks: dict[str, dt.datetime] = {}
 
 
@@ -236,7 +236,8 @@ def _log(
 ) -> None:
     """Log a line with the queue's name in front, and with ``fields`` as its extra fields.
 
-    ``text`` has placeholders: fields, texts by their first line, and ``%(message)s``, the message.
+    The placeholders of ``text`` are the fields, of which only the first line is shown, and
+    ``%(message)s``, which names the message.
     """
     named: dict[str, str] = {}
     if message is not None:

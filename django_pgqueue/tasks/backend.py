@@ -84,7 +84,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
     def message_of(
         self, task: Task[..., Any], args: Any, kwargs: Any
     ) -> tuple[dict[str, Any], str | None]:
-        """Return the body and the unique key of the message that runs a task. Schedules send it."""
+        """Return the body and unique key of the message that runs a task. Used by schedules."""
         self.validate_task(task)
         args, kwargs = _plain(args, kwargs)
         return body_of(task, args, kwargs), _key(task, "unique", args, kwargs)
@@ -150,7 +150,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
 
     @contextmanager
     def _naming_command(self, name: str) -> Iterator[None]:
-        """Add to a QueueNotFound of the block the command that creates the queue."""
+        """If a queue is missing, raise a QueueNotFound that names the command to create it."""
         try:
             yield
         except (QueueNotFound, ProgrammingError) as error:

@@ -45,8 +45,8 @@ from django_pgqueue.types import Receipt
 #: Strategy for unknown tasks: during a deployment this process may not have the new code yet.
 _UNKNOWN_TASK = Exponential(first=5, longest=60, max_attempts=10)
 
-#: Matches the error of Django's own @task for our options. Django 6.0 always raises it, later
-#: versions only with Django's own backends.
+#: Matches the error that Django's own @task raises for our options: always in Django 6.0, and with
+#: Django's own backends in later versions.
 _REFUSED_OPTION = re.compile(
     r"(\btask|Task\.__init__)\(\) got an unexpected keyword argument "
     r"'(retry|timeout|expires|group|unique|until|on_conflict|max_wait)'"
@@ -117,7 +117,7 @@ def register() -> None:
 
 
 def _discover() -> None:
-    """Import all ``tasks.py``. Raises InvalidArgument for our options in Django's own @task."""
+    """Import all ``tasks.py``. Raises InvalidArgument if Django's own @task gets our options."""
     try:
         autodiscover_modules("tasks")
     except TypeError as error:
@@ -246,7 +246,7 @@ def _failed(messages: Sequence[Message], outcomes: Sequence[Reject], **kwargs: A
 def _ended(
     sender: str, receipts: Sequence[Receipt] = (), ids: Sequence[int] = (), **kwargs: Any
 ) -> None:
-    """Send ``task_finished`` for tasks whose deliveries ran out, or that expired."""
+    """Send ``task_finished`` for tasks that expired or whose deliveries ran out."""
     for handler in handlers.handlers():
         if isinstance(handler, TaskHandler) and handler.queue.lower() == sender.lower():
             backend = task_backends[handler.backend]

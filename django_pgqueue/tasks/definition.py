@@ -69,7 +69,7 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
     ``unique``
         while a task holds this key, no second one is enqueued
     ``until``, ``on_conflict``, ``max_wait``
-        how long a task holds the key, and what enqueueing a second one does: as for ``send``
+        how long a task holds the key, and the effect of enqueueing a second task: as for ``send``
 
     ``group`` and ``unique`` are templates: ``{name}`` stands for an argument of the task.
     """
@@ -116,7 +116,7 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
         >>> email_user.enqueue_many([{"user_id": 7}, {"user_id": 8}])
         [TaskResult(...), TaskResult(...)]
 
-        Raises what ``enqueue`` raises; nothing is enqueued then.
+        Raises the same errors as ``enqueue``. After an error PgQueueBackend has enqueued nothing.
         """
         backend: Any = self.get_backend()
         enqueue_many = getattr(backend, "enqueue_many", partial(Options.enqueue_many, backend))
@@ -192,8 +192,7 @@ def task(
 ) -> Any:
     """Turn a function into a task, like Django's ``task``, with more options.
 
-    :class:`PgQueueTask` explains those that Django's does not have. Backends of other packages
-    ignore them.
+    :class:`PgQueueTask` explains the additional options. Backends of other packages ignore them.
 
     ::
 
@@ -241,7 +240,7 @@ class Options:
                     arguments.duration(length, name, least=arguments.POSITIVE)
             given = (task.unique, task.until, task.max_wait)
             if given != (None, None, None) or task.on_conflict != "skip":
-                # True for the delay: a run can get one later, by `using(run_after=...)`.
+                # The delay is given as True: a run can get one later, by `using(run_after=...)`.
                 claim(None, task.unique, task.until, task.on_conflict, True, task.max_wait)
         except InvalidArgument as error:
             raise InvalidTask(str(error)) from error

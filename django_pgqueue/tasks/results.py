@@ -51,7 +51,7 @@ def is_task(body: object) -> bool:
 
 
 def task_of(body: dict[str, Any], queue_name: str, priority: int, backend: str) -> Task[..., Any]:
-    """Return the task that a message runs, with the options with which it was enqueued.
+    """Return the task that a message runs, with the options given when it was enqueued.
 
     Raises ImportError if the task's function no longer exists, and TypeError if the body names
     something that is not a task.
@@ -108,7 +108,7 @@ def task_errors(attempts: Sequence[Attempt]) -> list[TaskError]:
 
 
 def worker_ids(attempts: Sequence[Attempt], failed: int, last: str | None = None) -> list[str]:
-    """Return the worker ids of ``failed`` failed runs, and ``last``; UNKNOWN if none is stored."""
+    """Return an id or UNKNOWN for each of ``failed`` failed runs, and then ``last``, if given."""
     known = {each.attempt: str(each.process_id or UNKNOWN) for each in attempts}
     ids = [known.get(number, UNKNOWN) for number in range(1, failed + 1)]
     return ids if last is None else [*ids, last]
@@ -227,8 +227,8 @@ def _failed(
     """
     errors = task_errors(attempts)
     if kind is not None or not attempts or attempts[-1].attempt < failed:
-        # No stored attempt has the last error. Without a kind the deliveries ran out, or the task
-        # could not start.
+        # No stored attempt has the last error. If ``kind`` is None, the deliveries ran out, or the
+        # task could not start.
         kind = kind or PgQueueError
         path = f"{kind.__module__}.{kind.__qualname__}"
         errors.append(TaskError(exception_class_path=path, traceback=error or ""))

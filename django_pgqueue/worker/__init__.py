@@ -1,7 +1,7 @@
 """The worker: a message is fetched, buffered, run and settled.
 
 fetch   :mod:`.fetcher`  leases messages, woken by the :mod:`.listener`
-buffer  :mod:`.buffer`   holds them until a handler starts on them, FIFO groups in :mod:`.groups`
+buffer  :mod:`.buffer`   holds them until a handler starts; :mod:`.groups` keeps groups in order
 run     :mod:`.workers`  run handlers in threads or on an event loop: :mod:`.execution`
 settle  :mod:`.settler`  writes outcomes in batches; :mod:`.endings` counts and announces them
 

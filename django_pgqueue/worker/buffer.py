@@ -32,9 +32,10 @@ class FetchPlan:
         #: The last fetch returned a suspect (:mod:`.quarantine`). More suspects may follow, so the
         #: next fetch asks for one message.
         self.suspicious = False
-        #: The queue may have more messages: the last fetch was full, or the buffer was.
+        #: Whether the queue may have more messages: the last fetch got as many as it wanted, or
+        #: fetched nothing because the buffer was full.
         self.more = False
-        #: A fetch is running: its messages are neither in the buffer nor with a handler.
+        #: Whether a fetch is running. The messages that it leases are not in the buffer yet.
         self.fetching = False
         #: The number of failed fetches in a row.
         self.failures = 0
@@ -106,7 +107,7 @@ class Buffer:
             if self._idle:
                 self._wake()
         if len(found) < len(following) and 2 * len(self.messages) < self.target:
-            # The queue may have new heads of these groups.
+            # A group without a leased follower may have a new head in the queue.
             self.plan.fetch_now()
 
     def take(self, most: int = 1, *, wait: bool = False) -> list[Message]:
@@ -139,7 +140,7 @@ class Buffer:
         return taken + self.groups.take()
 
     def take_stale(self, is_stale: Callable[[Message], bool]) -> list[Message]:
-        """Remove and return the stale messages, and all messages behind a stale follower."""
+        """Remove and return stale messages, and all messages of a group behind a stale follower."""
         stale = self.groups.take(is_stale)
         for message in list(self.messages):
             if is_stale(message):
@@ -155,7 +156,7 @@ class Buffer:
             reader.set()
 
     def adapt(self, seconds: float) -> None:
-        """Set the target from the handler's pace, after a message that took ``seconds``."""
+        """Set the target from the handler's pace. The last message took ``seconds``."""
         self._pace = seconds if self._pace is None else self._pace * 0.9 + seconds * 0.1
         startable = self._workers + int(self._workers * HORIZON / max(self._pace, 1e-6))
         self.target = min(self.capacity, startable)
@@ -178,7 +179,7 @@ class AsyncBuffer(Buffer):
     _waiting: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
     async def ready(self) -> None:
-        """Wait for a message, for a second at most."""
+        """Wait up to a second for a message."""
         if self._waiting is None:
             self._waiting = asyncio.get_running_loop(), asyncio.Event()
         _loop, filled = self._waiting

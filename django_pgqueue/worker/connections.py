@@ -154,7 +154,8 @@ class Limit:
 def limited(*others: Any) -> Iterator[Limit]:
     """Cut this thread's connections, or ``others``, when the block takes too long.
 
-    Its statement then fails with an ordinary OperationalError. :func:`configure` sets the time.
+    The statement that waits then fails with an ordinary OperationalError. :func:`configure` sets
+    the time.
     """
     # Django's connections belong to a thread, so collect them here, in that thread.
     limit = Limit(_seconds, others or connections.all(), time.monotonic() + _seconds)
@@ -181,7 +182,7 @@ def _start_checking() -> None:
     threading.Thread(target=_check, name="pgqueue-limits", daemon=True).start()
 
 
-# A forked child has no copy of the thread.
+# A forked child does not inherit the thread, so it must start its own.
 os.register_at_fork(after_in_child=_start_checking.cache_clear)
 
 

@@ -54,8 +54,8 @@ class Consumer:
         self.started = time.monotonic()
         #: Why the process stops.
         self.reason = ""
-        # Plain flags: a signal handler sets them, and must not wait for a lock that the thread it
-        # interrupts may hold.
+        # Plain flags without a lock: a signal handler sets them, and the thread that it interrupts
+        # could hold the lock.
         self.stopping = False
         self.aborting = False
         self.settler = Settler(options.flush_interval)
@@ -87,7 +87,10 @@ class Consumer:
         return time.monotonic() - self.started
 
     def stop(self, reason: str = "asked to") -> None:
-        """Fetch no more, let handlers finish, release the rest. Safe in a signal handler."""
+        """Stop fetching, let handlers finish, and release unstarted messages.
+
+        Safe in a signal handler.
+        """
         self.reason = self.reason or reason
         self.stopping = True
 
@@ -293,8 +296,8 @@ class Consumer:
     def _interrupt(self, subscription: Subscription) -> None:
         """Give up the runs of a handler, and release their messages.
 
-        Their delivery is not counted, unless the process grew too large: one of its messages may be
-        the cause, and ``max_deliveries`` must then end that message.
+        These deliveries are not counted, unless the process stops because of ``max_memory``: one of
+        the messages may be the cause, and ``max_deliveries`` must end that message.
         """
         for running in list(subscription.running.values()):
             if subscription.handler.locked or not running.abandon():

@@ -43,12 +43,12 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """The number of this run for the (first) message, counted from 1."""
+        """The number of this attempt, counted from 1; in a batch, that of the first message."""
         return self._running.messages[0].attempts + 1
 
     @property
     def deliveries(self) -> int:
-        """The number of deliveries of the (first) message, this one included."""
+        """The number of deliveries, including this one; in a batch, that of the first message."""
         return self._running.messages[0].read_ct
 
     @property

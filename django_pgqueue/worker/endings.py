@@ -93,8 +93,8 @@ def why_gone(
 ) -> dict[Receipt, Lost | Cancelled]:
     """Return why each message's lease is gone: cancelled, or lost to another reader.
 
-    Leaves out messages that this delivery itself settled: after a lost connection the process
-    writes outcomes again, some of which are committed already.
+    Leaves out messages whose outcome of this delivery is already committed: after a lost connection
+    the process writes outcomes again.
     """
     ids = [message.id for message in messages]
     archive = ArchivedMessage.objects.using(subscription.queue.alias)

@@ -52,7 +52,7 @@ class Execution:
         self._call = subscription.handler.wrapped()
 
     def run(self, messages: list[Message], thread: int | None = None) -> Running | None:
-        """Run a plain handler and settle its outcomes. Returns None if none ran. Never raises."""
+        """Run a plain handler and settle its outcomes. Returns None without a run. Never raises."""
         messages = self._sort_out(messages)
         if self._policy is AckPolicy.ACK_FIRST:
             messages = self._ack_first(messages)
@@ -71,10 +71,11 @@ class Execution:
     def run_locked(
         self, message: Message, thread: int | None, limit: Limit
     ) -> list[tuple[Message, Outcome]]:
-        """Run a handler in the transaction that has locked its message, under its ``limit``.
+        """Run a handler in the transaction that has locked its message.
 
         Returns the outcomes, for the caller to write in the same transaction. If the handler
-        raised, its work is rolled back to a savepoint.
+        raised, its work is rolled back to a savepoint. ``limit`` is the time limit of the caller's
+        block; it is suspended while the handler runs.
         """
         running = self._start([message], thread)
         returned, error = self._run_in_transaction(running, limit)
@@ -125,9 +126,9 @@ class Execution:
     ) -> tuple[Any, BaseException | None]:
         """Run a handler in a transaction or savepoint, then call ``then`` with its return value.
 
-        Returns the handler's return value, or the error for which the transaction was rolled back.
-        The timeout covers the handler alone: after an interrupt in the commit, or in the release of
-        the savepoint, it would be unknown whether the handler's work was kept.
+        Returns the handler's return value and None, or None and the error that caused the rollback.
+        The timeout covers the handler alone: after an interrupt during the commit, or during the
+        release of the savepoint, it would be unknown whether the handler's work was kept.
         """
         connection = connections[self._subscription.queue.alias]
         try:
@@ -172,9 +173,9 @@ class Execution:
     def _sort_out(self, messages: list[Message]) -> list[Message]:
         """Return the messages that the handler may run on. Settle or give up the others.
 
-        The lease of a message has ended if the process was suspended for longer than the visibility
-        timeout. Expired messages are released: the next read archives them, by the server's clock.
-        Messages of a batch are rejected if their body is invalid.
+        Leases can have ended while the process was suspended: these messages are lost. Messages
+        past their ``expires`` are released: the next read archives them, by the server's clock. In
+        a batch, messages with an invalid body are rejected.
         """
         now = time.monotonic()
         expired = [message for message in messages if message.lease_until <= now]
@@ -194,13 +195,14 @@ class Execution:
         return messages
 
     def _ack_first(self, messages: list[Message]) -> list[Message]:
-        """Ack messages before the handler runs. Returns those that it may run on."""
+        """Ack messages before the handler runs. Returns the messages that were acked."""
         receipts = [message.receipt for message in messages]
         try:
             with limited():
                 settled = bound_to(self._subscription.queue).complete(receipts)
         except Error as error:
-            # The acks may have been written: running the handler now could be a second run.
+            # It is unknown whether the acks were written. If not, the messages are delivered again,
+            # and a run now would be the first of two.
             connections.close_all()
             signals.database_failed.send_robust(
                 self._subscription.name, operation="ack", error=error, wait=self._subscription.vt
@@ -213,7 +215,7 @@ class Execution:
         return [message for message in messages if message.id in acked]
 
     def _start(self, messages: list[Message], thread: int | None) -> Running:
-        """Create a run, count and announce it, and enable ack() and the like for its messages."""
+        """Create, count and announce a run, and enable methods like ack() on its messages."""
         self._handler.set_tasks(messages)
         running = Running(messages, thread)
         given = messages if self._handler.batch else messages[0]
@@ -295,7 +297,7 @@ class Execution:
         """The outcome of one message; None if it was settled before the handler ran."""
         if isinstance(explicit, BaseException) and not isinstance(explicit, (Reject, Discard)):
             explicit, error = None, explicit
-        # Seconds from the first delivery to the start of this lease (its end less its length).
+        # Seconds from the first delivery to the start of this lease; leased_for counts to its end.
         # Computing them from datetimes would take a tenth of a process's time.
         before = message.leased_for - self._subscription.vt
         try:

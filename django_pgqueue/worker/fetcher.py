@@ -23,13 +23,13 @@ from django_pgqueue.worker.subscription import Subscription
 _WAIT_FOR_QUEUE = 1.0
 #: The longest wait for running handlers before a suspect starts, in seconds.
 _PATIENCE = 5.0
-#: How long a suspect runs alone before other messages are fetched again, in seconds.
+#: The longest time that a suspect runs alone before the next fetch, in seconds.
 _PROBATION = 2.0
 _PAUSE = 0.001
 
 
 class Fetcher(Loop):
-    """Fetches for all subscriptions in one thread, at most once each per tick."""
+    """Fetches for all subscriptions in one thread: in each tick, at most once for each."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class Fetcher(Loop):
         self._ticks = 0
         self._settler = settler
         self._allowance = allowance
-        #: The databases from which no notifications come. If there is one, all queues are read more
-        #: often.
+        #: The databases from which no notifications come. While the set is not empty, all queues
+        #: are read more often.
         self._silent = {s.queue.alias for s in subscriptions}
 
     def notified(self, name: str | None) -> None:
@@ -150,7 +150,7 @@ class Fetcher(Loop):
             # The wait may have used up the lease.
             held = not subscription.extend([suspect], subscription.vt)
         finally:
-            if not held:  # its lease is lost, or runs out
+            if not held:  # the suspect's lease is lost, or will expire
                 subscription.counts.add(fetched=-1)
         if not held:
             return
@@ -170,7 +170,7 @@ class Fetcher(Loop):
 
     @staticmethod
     def _follow(subscription: Subscription, heads: list[Message], most: int) -> list[Message]:
-        """Lease followers of FIFO heads. If one is a suspect, releases those of its group."""
+        """Lease followers of FIFO heads. Releases all of a group if one is a suspect."""
         most = min(most, subscription.buffer.free_for_followers(subscription.fetch_batch_size))
         if most < 1:
             return []
@@ -194,7 +194,7 @@ class Fetcher(Loop):
         plan.wait = longer(before, handler.max_fetch_interval, listening=not self._silent)
         due = bound_to(subscription.queue).next_due()
         if due <= NOW:
-            # Due but not read: another transaction has locked the row, perhaps for long.
+            # A message is due but was not read: another transaction locks it, perhaps for long.
             due = plan.wait
         plan.at = now + min(plan.wait * random.uniform(0.9, 1), due)
         if plan.notified:

@@ -21,9 +21,9 @@ _CONNECTIONS = 16
 
 
 class _Server(ThreadingHTTPServer):
-    """Serves a limited number of connections. A further one closes the oldest.
+    """Serves a limited number of connections. A new one beyond the limit closes the oldest.
 
-    So clients that never finish their requests cannot keep a probe out.
+    Therefore clients that never finish their requests cannot keep a probe out.
     """
 
     request_queue_size = 128

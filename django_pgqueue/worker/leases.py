@@ -46,7 +46,7 @@ class LeaseKeeper(Loop):
         return min(_TICK, shortest / 6)
 
     def _check(self, subscription: Subscription) -> None:
-        """When half a lease is over, extend it if the message runs, release it if buffered."""
+        """When half a lease is over, extend it if the message runs, or release a buffered one."""
         half = time.monotonic() + subscription.vt / 2
         # With ACK_FIRST a message is archived before its handler starts: it has no lease.
         if subscription.handler.ack_policy is not AckPolicy.ACK_FIRST:

@@ -60,7 +60,7 @@ class Listener(Loop):
                     raise
                 raise Refused(str(error)) from error
         self._fetcher.set_listening(self._alias, True)
-        self._fetcher.notified(None)  # those sent before LISTEN were missed
+        self._fetcher.notified(None)  # notifications before LISTEN were missed
         quiet = 0.0
         while not self.stopping.is_set():
             quiet += _PATIENCE
@@ -76,7 +76,7 @@ class Listener(Loop):
 def can_listen(alias: str) -> bool:
     """Whether notifications reach a consumer: a pooler in transaction mode drops them.
 
-    Raises psycopg.Error without a connection.
+    Raises psycopg.Error if it cannot connect.
     """
     with _connect(alias) as connection:
         return not _is_shared(alias, connection)

@@ -97,7 +97,7 @@ def after_failures(number: int) -> float:
 
 
 def longer(wait: float, longest: float, *, listening: bool = True) -> float:
-    """Return the wait before the next read, after one of ``wait`` seconds that found nothing.
+    """Return the wait before the next read. The last read, after ``wait`` seconds, found nothing.
 
     The first waits are short: while notifications are throttled, only a read finds new messages.
     Later waits grow faster in a process that listens to notifications.

@@ -45,7 +45,7 @@ def pause(queue: Queue, least: float) -> float:
 
 
 class _Stopped(BaseException):
-    """Ends a round without a failure: the process stops, or another one holds the lease."""
+    """Ends a database's round early: this process stops, or does not hold the lease."""
 
 
 class Maintenance(Loop):

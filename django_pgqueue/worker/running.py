@@ -26,25 +26,25 @@ class Stage(Enum):
 
 
 class Clock(Enum):
-    """The state of a run's timeout, in this order. The lease loop and a stop write it."""
+    """The state of a run's timeout, in this order. The lease loop and the shutdown write it."""
 
     IN_TIME = auto()
     OVERDUE = auto()  # the interrupt is about to be sent, or an async handler was cancelled
     INTERRUPTED = auto()  # the interrupt was sent
-    ABANDONED = auto()  # what the handler still does has no effect on its messages
+    ABANDONED = auto()  # the handler can no longer settle its messages
 
 
 @dataclass(frozen=True)
 class Result:
-    """A handler's return value or error, and the end of its transaction, if it had one."""
+    """A handler's return value or error, and how its transaction ended, if it had one."""
 
     returned: Any = None
     error: BaseException | None = None
     #: False when the handler was not called, because there was no connection.
     ran: bool = True
-    #: The outcomes are committed already, with the handler's work.
+    #: Whether the handler's transaction writes the outcomes, so that the settler need not.
     settled: bool = False
-    #: Receipts whose lease was lost, for which the transaction was rolled back.
+    #: Receipts of lost leases, because of which the transaction was rolled back.
     lost: Sequence[Receipt | int] = ()
 
 

@@ -26,7 +26,7 @@ _MOST = 1000
 
 @dataclass(eq=False)
 class Settlement:
-    """The outcome of one message. ``ran``: a handler ran, which counts an attempt."""
+    """The outcome of one message. ``ran``: whether a handler ran, so that an attempt counts."""
 
     subscription: Subscription
     message: Message
@@ -48,7 +48,7 @@ class Settler(Loop):
     def put(
         self, subscription: Subscription, message: Message, outcome: Ending, *, ran: bool = True
     ) -> None:
-        """Queue an outcome for the next write. ``ran``: a handler ran, which counts an attempt."""
+        """Queue an outcome for the next write. ``ran``: whether a handler ran, as an attempt."""
         if message.group_key is not None:
             self.keep_order(subscription, message, outcome)
             self._at_once = self._at_once or not subscription.buffer.messages
@@ -108,7 +108,8 @@ class Settler(Loop):
             settled = Settled(lost=[message.receipt for message, _ in outcomes])
         except (DataError, IntegrityError, TypeError, ValueError) as error:
             if len(settlements) == 1:
-                # It can never be written. The lease expires; max_deliveries ends the message.
+                # This outcome can never be written. The lease expires, and the message is delivered
+                # again, up to max_deliveries times.
                 signals.database_failed.send_robust(
                     self.name, operation="settle", error=error, wait=subscription.vt
                 )
@@ -133,7 +134,7 @@ class Settler(Loop):
             receipts = [message.receipt for message, _ in outcomes]
             if isinstance(kind, Lost):
                 return Settled(lost=receipts)
-            # A lease that was lost meanwhile needs no release: it is not reported as lost.
+            # A lease that was lost meanwhile needs no release, and is not reported as lost.
             return Settled(queue.release(receipts))
         given: dict[Receipt, Any] = {message.receipt: outcome for message, outcome in outcomes}
         return queue.settle(given, ran=ran, process_id=subscription.process_id)

@@ -103,7 +103,7 @@ class Subscription:
         return messages
 
     def extend(self, messages: Sequence[Message], seconds: float) -> set[Receipt | int]:
-        """Extend leases to ``seconds`` from now. Returns the receipts of those that are lost."""
+        """Extend leases to ``seconds`` from now. Returns the receipts of lost leases."""
         now = time.monotonic()
         receipts = [message.receipt for message in messages]
         lost = set(Message.objects.set_vt(self.queue, receipts, seconds).lost)
@@ -124,10 +124,8 @@ class Subscription:
     def release(self, messages: Sequence[Message]) -> None:
         """Release messages that have not started, and their followers, without counting a delivery.
 
-        They are due at once.
-
-        After a database error it is unknown whether they were released. So no handler may start on
-        them any more, and their leases run out.
+        The messages are due at once. After a database error it is unknown whether they were
+        released, so no handler may start on them, and their leases expire.
         """
         groups = self.buffer.groups
         # No follower may start before its head is delivered again.

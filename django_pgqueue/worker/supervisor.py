@@ -18,7 +18,7 @@ PARENT_VARIABLE = "PGQUEUE_SUPERVISOR_PID"
 NUMBER_VARIABLE = "PGQUEUE_PROCESS_NUMBER"
 
 _LONGEST_WAIT = 30.0
-#: After so many seconds of uptime a crash resets the restart back-off.
+#: After this many seconds of uptime a crash resets the restart back-off.
 _HEALTHY = 60.0
 
 
@@ -66,7 +66,7 @@ class Supervisor:
         self._signals += 1
 
     def _stop(self, slots: list[_Slot]) -> None:
-        """Send SIGTERM to the children for each signal, and kill those that do not stop in time."""
+        """Send the children a SIGTERM for each signal, at least one; after a deadline, SIGKILL."""
         deadline = time.monotonic() + self._graceful_timeout + 10
         passed_on = 0
         while any(slot.alive for slot in slots):

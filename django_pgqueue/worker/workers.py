@@ -166,7 +166,7 @@ class LockedWorker(Loop):
     def _next_due(self) -> float:
         with limited():
             due = bound_to(self._subscription.queue).next_due()
-        # Due but not read: another transaction has locked the row.
+        # A message is due but was not read: another transaction has locked its row.
         return due if due > NOW else float("inf")
 
 
