@@ -1,4 +1,4 @@
-"""The queues that a request may see. Every page of the admin uses these functions."""
+"""The queues that the user of a request may see. Every page of the admin uses these functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["allowed", "queues_for"]
 
 
 def queues_for(request: HttpRequest) -> QuerySet[Queue]:
-    """Return the queues that the request may see: all, or those of the ``QUEUES_FOR`` hook.
+    """Return the queues that the user may see: all, or those that the ``QUEUES_FOR`` hook returns.
 
     >>> PGQUEUE = {"QUEUES_FOR": "shop.access.queues_for"}
     """
@@ -23,7 +23,7 @@ def queues_for(request: HttpRequest) -> QuerySet[Queue]:
 
 
 def allowed(request: HttpRequest) -> dict[int, str] | None:
-    """Return the visible queues' names by id, or None for all queues. Cached on the request."""
+    """Return the visible queues' names by id; None: all. The result is cached on the request."""
     if settings.QUEUES_FOR is None:
         return None
     known = getattr(request, "pgqueue_allowed", None)

@@ -40,12 +40,12 @@ class CappedPaginator(generic.Paginator):
 
 
 def column(name: Any, value: Callable[[Any], Any], ordering: str | None = None) -> Any:
-    """Make a list column from its name, a function of the object, and the field to sort by."""
+    """Make a list column. ``value`` computes a cell; ``ordering`` is the field to sort by."""
     return staticmethod(admin.display(description=name, ordering=ordering)(value))
 
 
 class PageAdmin(generic.ModelAdmin):
-    """The base of our model admins. Adds pages, navigation and time limits to Django's."""
+    """The base of our model admins. Adds pages, navigation and time limits to ModelAdmin."""
 
     paginator = CappedPaginator
     change_list_template = "admin/django_pgqueue/list.html"
@@ -194,7 +194,7 @@ class PageAdmin(generic.ModelAdmin):
     def render_page(
         self, request: HttpRequest, template: str, context: dict[str, Any]
     ) -> TemplateResponse:
-        """Return the response: one of our templates, within the admin's layout."""
+        """Return a response with one of our templates, in the admin's layout."""
         request.current_app = self.admin_site.name
         return TemplateResponse(
             request,
@@ -210,7 +210,7 @@ class PageAdmin(generic.ModelAdmin):
         )
 
     def message_link(self, pk: int, queue_id: int) -> str:
-        """Return a link to a message. It names the queue, to spare a search of all partitions."""
+        """Return a link to a message. The queue in its URL spares a search of all partitions."""
         return linked(self.url("message_change", pk), pk, queue=queue_id)
 
     def queue_link(self, pk: object, name: object) -> str:
@@ -219,7 +219,7 @@ class PageAdmin(generic.ModelAdmin):
 
 
 class RecordAdmin(PageAdmin):
-    """A read-only admin of rows that processes and jobs write."""
+    """A read-only admin. Its rows are written by processes and jobs."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

@@ -25,7 +25,7 @@ __all__ = ["BulkActionAdmin"]
 
 
 class BulkActionPage(Page):
-    """The page of one bulk action. While open, it runs steps if the user may do the action."""
+    """The page of one bulk action. While it is open, it runs steps if the user has permission."""
 
     template = "bulk_action"
 
@@ -131,7 +131,7 @@ class BulkActionAdmin(RecordAdmin):
     pages = [StepPage, StopPage, ResumePage]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[BulkAction]:
-        # A dropped queue leaves its bulk actions behind.
+        # Bulk actions stay when their queue is dropped.
         known = Exists(Queue.objects.filter(pk=OuterRef("queue_id")))
         rows: QuerySet[Any] = super().get_queryset(request).annotate(has_queue=known)
         seen = allowed(request)

@@ -1,8 +1,9 @@
 """Actions on messages: in one transaction for few messages, in steps for more.
 
 A *question* is the confirmation page, an *answer* its submitted form. An answer acts once: a
-double click or a form that is sent again does nothing. An action on more than ``AT_ONCE`` messages
-is a bulk action: the request commits it, then runs its first steps. Its page shows a step's error.
+double click or a form that is sent again does nothing. An action on more than ``AT_ONCE`` messages,
+or with a rate, is a bulk action: the request commits it, then runs its first steps. If a step
+fails, the bulk action's page shows the error.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ AT_ONCE = 50
 NOT_TYPED = gettext_lazy("Nothing was changed: type the name of the queue to confirm.")
 #: The confirmation page warns of identical bulk actions that are younger than this.
 RECENT = dt.timedelta(hours=1)
-#: Seconds that one request spends on steps: the starting request, or a refresh of the page.
+#: Seconds that a request spends on steps when it starts a bulk action or refreshes its page.
 SECONDS = 1.0
 #: Maximum number of queues that a question names.
 NAMED = 5
@@ -142,11 +143,11 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class Asked:
-    """A question's time and id, and the count and highest id of each job's messages, by queue."""
+    """A question: its time, its id, and per job and queue the count and highest id of messages."""
 
     at: dt.datetime
     extents: list[dict[int, Extent]]
-    #: The question's id. An answer that is sent twice has the same id.
+    #: The question's id. The answer contains it, so a repeated answer is recognized.
     question: UUID
 
     @classmethod
@@ -178,7 +179,7 @@ class Asked:
         return sum(extent.number for each in self.extents for extent in each.values())
 
     def messages(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, int, list[int]]]:
-        """Yield job, queue id and message ids, without messages sent after the question."""
+        """Yield (job, queue id, message ids). Leave out messages that came after the question."""
         for job, extents in zip(jobs, self.extents, strict=True):
             for pk, ids in job.targets.gather(self.at).items():
                 extent = extents.get(pk, Extent(0, 0))
@@ -378,7 +379,10 @@ class Action:
     def _at_once(
         self, job: Job, queue: Queue, ids: list[int], values: Mapping[str, Any]
     ) -> BulkAction:
-        """Act in the current transaction. A saved BulkAction makes a repeated answer do nothing."""
+        """Act in the current transaction.
+
+        If a question was asked, a BulkAction is saved: a repeated answer then does nothing.
+        """
         bulk_action = BulkAction(
             queue=queue,
             queue_name=queue.name,
@@ -479,7 +483,7 @@ def _told(bulk_action: BulkAction) -> str:
 
 
 def logged(bulk_action: BulkAction, what: str) -> str:
-    """Return the text of an entry in the queue's admin history."""
+    """Return the text of a bulk action's entry in the queue's admin history."""
     return _("%(title)s, %(messages)s up to id %(highest)s: bulk action %(pk)s %(what)s.") % {
         "title": WORDS[Kind(bulk_action.kind)].title,
         "messages": counted(bulk_action.count),
@@ -490,7 +494,10 @@ def logged(bulk_action: BulkAction, what: str) -> str:
 
 
 def log_end(bulk_action: BulkAction, **kwargs: Any) -> None:
-    """Log a bulk action's end in the queue's admin history. Receives ``bulk_action_ended``."""
+    """Log a bulk action's end in the queue's admin history.
+
+    Receives the signal ``bulk_action_ended``.
+    """
     if not bulk_action.user_id:
         return
     with transaction.atomic(using=router.db_for_write(LogEntry)):

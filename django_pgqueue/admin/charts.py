@@ -19,9 +19,9 @@ __all__ = ["Chart", "Line", "count_of", "spark_paths"]
 WIDTH, HEIGHT = 480, 180
 LEFT, RIGHT, TOP, BOTTOM = 52, 8, 10, 24
 LABELS = 6
-#: Round lengths of time within a day, in seconds.
+#: Round durations of up to a day, in seconds. They are the distances between axis labels.
 ROUND = (15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400)
-#: The possible distances between labels of the x axis.
+#: The possible distances between labels of the x axis, in seconds.
 STEPS = (*ROUND, *(86_400 * days for days in (2, 7, 14, 28, 84)))
 
 Values = Sequence["float | None"]
@@ -155,7 +155,7 @@ def _runs(values: Values) -> list[list[tuple[int, float]]]:
 
 
 def spark_paths(series: Sequence[Sequence[float]], width: int = 120, height: int = 24) -> list[str]:
-    """Return the SVG paths of a table cell's sparklines, all in one scale."""
+    """Return the SVG paths of a table cell's sparklines, all on the same scale."""
     most = max((max(values, default=0) for values in series), default=0) or 1
     return [
         "M"
@@ -169,7 +169,7 @@ def spark_paths(series: Sequence[Sequence[float]], width: int = 120, height: int
 
 
 def ticks(most: float, *, whole: bool = False, timed: bool = False) -> list[float]:
-    """Return an axis's tick values: round numbers from zero to the first that reaches ``most``.
+    """Return the tick values of an axis: round numbers from zero up to ``most`` or just above it.
 
     >>> ticks(7.2), ticks(0)
     ([0.0, 2.0, 4.0, 6.0, 8.0], [0.0, 1.0])

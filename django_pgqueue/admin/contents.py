@@ -22,8 +22,8 @@ __all__ = ["find_message", "is_large", "pretty"]
 def find_message(request: HttpRequest, pk: object) -> Any:
     """Find a message in the URL's queue, or else in any queue that the user may see.
 
-    Returns None if there is no such message. The message has the attributes ``text``, the body as
-    JSON text cut after ``LONGEST`` characters, and ``length``, the length of the whole text.
+    Returns None if there is no such message. The message's attribute ``text`` is the body as JSON
+    text, cut after ``LONGEST`` characters. ``length`` is the length of the whole text.
     """
     if not is_number(str(pk), 2**63):
         return None
@@ -68,7 +68,7 @@ def pretty(text: str | None, length: int | None = None) -> str:
     if text is None:
         return EMPTY
     if (length or 0) <= LONGEST:
-        with suppress(*UNREADABLE):  # Unreadable: show it unindented.
+        with suppress(*UNREADABLE):  # If it cannot be parsed, show it unindented.
             text = json.dumps(mask(json.loads(text)), indent=2, ensure_ascii=False)
             return preformatted(text)
     return preformatted(mask_text(text), length)

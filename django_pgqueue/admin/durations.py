@@ -1,4 +1,4 @@
-"""Form fields for durations. They require a unit, such as ``7d``."""
+"""Form fields for durations, such as ``7d``. They refuse a number without a unit."""
 
 from __future__ import annotations
 

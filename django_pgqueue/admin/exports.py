@@ -40,14 +40,15 @@ IS_RUNNING: Any = RawSQL(
 def may_see(queues: Iterable[str], seen: Collection[str] | None) -> bool:
     """Return whether a user may see a lake: only if all of its ``queues`` are in ``seen``.
 
-    A lake without a list takes every queue. ``seen`` is None if the user may see all queues.
+    A lake whose list of queues is empty takes every queue. ``seen`` is None if the user may see
+    all queues.
     """
     taken = {name.lower() for name in queues}
     return seen is None or (bool(taken) and taken <= {name.lower() for name in seen})
 
 
 def problems(using: str, seen: Collection[str] | None) -> Iterator[tuple[str, bool, str]]:
-    """Yield each lake whose exports fail or are late: its path, whether they fail, details.
+    """Yield (path, fails, details) of each lake whose exports fail or are late.
 
     ``seen`` are the names of the queues that the user may see; None: all.
     """
@@ -110,7 +111,7 @@ def _state_of_lake(lake: LakeHealth) -> str:
 
 
 def _behind(lake: LakeHealth) -> str:
-    """Return as text how many messages a lake lacks, and for how long."""
+    """Return the number of messages that a lake lacks, and the time since its last export."""
     if not lake.behind:
         return "0"
     return f"{number(lake.behind, lake.behind < MOST_COUNTED)}, {age(lake.seconds)}"

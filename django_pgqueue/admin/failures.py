@@ -21,8 +21,8 @@ from django_pgqueue.models import Queue
 __all__ = ["WINDOWS", "Failures", "Group", "Members"]
 
 
-#: Up to this many queue ids are visible to the planner, which skips other queues' partitions. It
-#: compares each id with each partition, 36 s for 6,000 ids, so more ids are hidden from it.
+#: Up to this many queue ids, the planner sees the ids and skips other queues' partitions. More ids
+#: are hidden from it: it compares each id with each partition, which takes 36 s for 6,000 ids.
 LISTED = 200
 
 
@@ -52,7 +52,7 @@ class Group(NamedTuple):
     dead: int
     first: dt.datetime
     last: dt.datetime
-    sources: list[int]  # Ids of the failures' queues.
+    sources: list[int]  # Ids of the queues where the messages failed.
     spans: list[list[int]]  # Pairs of a span's start, in epoch seconds, and a count.
     example: list[int]  # An example message's id, and its queue's id.
     every: int  # The number of groups, including those beyond the limit.
@@ -88,7 +88,7 @@ class Failures:
 
     @classmethod
     def of(cls, request: HttpRequest, window: Window, source: int | None = None) -> Failures:
-        """Return the failures in all queues that the request may see."""
+        """Return the failures in all queues that the user may see."""
         own = sorted(queues_for(request).values_list("pk", flat=True))
         # A dead-letter queue is included even if the user may not see its source queues.
         dead = Queue.objects.filter(dead_letter_queue__in=own)
@@ -96,12 +96,12 @@ class Failures:
         return cls(own, sorted(into), window, source)
 
     def groups(self, most: int) -> list[Group]:
-        """Return the ``most`` largest groups, the largest first."""
+        """Return up to ``most`` groups, the largest first."""
         params = {"span": self.window.span, "most": most}
         return [Group(*row) for row in self.ask("failures/groups", params)]
 
     def trend(self, group: Group) -> list[int]:
-        """Return a group's failures per span of the window, the oldest span first."""
+        """Return the number of a group's failures per span of the window, the oldest span first."""
         counts: Counter[int] = Counter()
         for start, count in group.spans:
             counts[start] += count
@@ -111,7 +111,7 @@ class Failures:
         return [counts[last - back * span] for back in reversed(range(number + 1))]
 
     def examples(self, most: int) -> list[Example]:
-        """Return the ``most`` messages that failed last."""
+        """Return up to ``most`` failed messages, the newest first."""
         return [Example(*row) for row in self.ask("failures/examples", {"most": most})]
 
     def sent_again(self) -> int:
@@ -123,7 +123,8 @@ class Failures:
     ) -> list[tuple[Any, ...]]:
         """Run a named statement, and return its rows.
 
-        It may include ``open``, these failures, or ``counts``, their numbers by source queue.
+        The statement may use ``{open}``, a query for these failures, and ``{counts}``, a query for
+        their numbers by source queue.
         """
         values: dict[str, Any] = {
             "queues": list(self.queues),

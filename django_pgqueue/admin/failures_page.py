@@ -117,7 +117,7 @@ class FailuresPage(_WindowPage):
 
 
 class FailurePage(_WindowPage):
-    """The page of one failure group. A POST asks for confirmation of an action, then does it."""
+    """The page of one failure group. A POST request asks to confirm an action, or performs it."""
 
     name = "message_failure"
     route = "failures/<int:kind>/"

@@ -32,7 +32,7 @@ class HealthPage(Page):
             {
                 "title": _("Database"),
                 "server": ask("health/server")[0],
-                # Append whether to warn: of a transaction open too long, or a replication slot.
+                # Append whether to warn: if the holder is a replication slot, or open for too long.
                 "holders": [
                     (*holder, holder[-1] is None or holder[-1] > LONG_TRANSACTION)
                     for holder in ask("health/holders")

@@ -13,7 +13,7 @@ from django_pgqueue.encoding import encode
 
 __all__ = ["JSONText", "as_jsonb"]
 
-#: Matches ``\u0000``, a NUL character, but not behind an escaped backslash.
+#: Matches ``\u0000``, a NUL character, unless its backslash is itself escaped.
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 

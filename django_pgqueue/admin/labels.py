@@ -1,4 +1,4 @@
-"""Translations of field names and help texts. The models have them in English only.
+"""Translations of field names and help texts. The models have only English texts.
 
 A translated name in a model would also end up in its migrations.
 """
@@ -16,7 +16,7 @@ MODELS = (BulkAction, ExportRun, Lake, Queue, Rollup, RollupRun, Schedule)
 
 
 def translate_fields() -> None:
-    """Replace the fields' names and help texts by lazy translations."""
+    """Replace the fields' names, help texts and choices with lazy translations."""
     for model in MODELS:
         for field in model._meta.concrete_fields:
             field.verbose_name = gettext_lazy(str(field.verbose_name))

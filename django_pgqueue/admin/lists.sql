@@ -56,8 +56,8 @@ WHERE (%(queues)s::int[] IS NULL OR q.id = ANY(%(queues)s::int[]))
   AND q.id >= %(after_queue)s
 {order} LIMIT (SELECT %(limit)s::bigint)
 
--- {lists/kept}: as lists/rows, but from {table}, the messages or the archive, and for all chosen
--- queues in one order.
+-- {lists/kept}: like lists/rows, but reads {table} (all messages or the archive), and returns the
+-- messages of all chosen queues in one order.
 SELECT f.queue_id, f.key, f.id, f.matches, f.ends
 FROM (SELECT s.*, {conditions} AS matches
       FROM (SELECT r.*, row_number() OVER () = (SELECT %(look)s::bigint) AS ends
@@ -71,7 +71,7 @@ FROM (SELECT to_regclass('{table}') AS root WHERE %(queues)s::int[] IS NULL
       UNION ALL SELECT to_regclass('{table}_q' || id) FROM unnest(%(queues)s::int[]) AS id) q
 CROSS JOIN LATERAL pg_partition_tree(q.root) t
 
--- {lists/backlog}: an aggregate of up to %(most)s messages in a queue; no row if it has none
+-- {lists/backlog}: an aggregate of up to %(most)s messages in a queue; no row if there are none
 SELECT queue_id, {what}
 FROM (SELECT queue_id, id FROM pgqueue_live WHERE queue_id = %(queue)s
                                     AND enqueued_at <= coalesce(%(asked_at)s::timestamptz, enqueued_at)

@@ -1,4 +1,4 @@
-"""Masks values whose keys look like those of secrets."""
+"""Masks JSON values whose keys look like names of secrets."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def unmasked(edited: Any, original: Any) -> Any:
 
 
 def mask_text(text: str) -> str:
-    """Mask secrets in JSON text that may be cut off. Cut it at a secret list or object.
+    """Mask secrets in JSON text, which may be incomplete. A secret list or object ends the text.
 
     >>> mask_text('{"token": "abc", "n": 1')
     '{"token": •••, "n": 1'

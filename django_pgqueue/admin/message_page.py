@@ -28,7 +28,7 @@ from django_pgqueue.templatetags.pgqueue_admin import cut, visible
 
 __all__ = ["MessagePage"]
 
-#: The number of entries that are shown from the admin's log.
+#: Maximum number of entries of the admin's log that the page shows.
 LOGGED = 20
 
 
@@ -46,7 +46,7 @@ class MessagePage(Page):
             self.tell(told, messages.WARNING)
             return HttpResponseRedirect(self.url("message_changelist"))
         using, queue = message.queue.alias, message.queue
-        # Read the place before the outcome: a message archived in between has an outcome.
+        # Read the place before the outcome: otherwise a message archived in between has neither.
         standing = places.standing([message]).get(message.pk)
         outcome = ArchivedMessage.objects.using(using).filter(pk=message.pk, queue=queue).first()
         died = dead_letter(message.headers)
@@ -80,7 +80,7 @@ class MessagePage(Page):
                 if around.kind is None
                 else self.url("message_failure", around.kind, window="7d"),
                 "steps": steps,
-                # The index of the last step with a traceback, which is shown open.
+                # The index of the last step with a traceback. This step is shown open.
                 "opened": max((n for n, step in enumerate(steps) if step.traceback), default=None),
                 "body": pretty(message.text, message.length),
                 "headers": headers and pretty(headers),
@@ -124,7 +124,7 @@ class MessagePage(Page):
     def _offers(
         self, message: Message, standing: Standing | None, died: DeadLetter | None
     ) -> dict[str, Any]:
-        """Return the template's values for buttons: ``final`` deletes, ``offers`` are others."""
+        """Return the template's values for buttons. ``final`` deletes, ``offers`` do not."""
         place = standing.place if standing else None
         is_held = place is Place.IN_FLIGHT
         offers: list[tuple[Kind, str, str]] = []

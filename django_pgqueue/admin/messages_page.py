@@ -66,7 +66,7 @@ class Listed(NamedTuple):
     outcome_read_ct: int | None
     error: str | None  # Also the error of a dead letter.
     standing: Standing | None
-    reason: object  # Why it is not delivered now, in words. Only the list has it.
+    reason: object  # Why the message is not delivered now, in words; "" in exports.
 
     @property
     def place(self) -> Place | None:
@@ -123,7 +123,8 @@ def read(found: Sequence[Found], bodies: int = EXPORTED, length: int | None = No
 
     Arguments:
         bodies: the largest body to read, in bytes on disk.
-        length: characters to read of a body, without headers; None: whole bodies and headers.
+        length: how many characters of each body to read, without headers. None: read whole bodies
+            and headers.
     """
     if not found:
         return []
@@ -268,7 +269,8 @@ class MessagesPage(Page):
             self.tell(_("Choose an action."), messages.WARNING)
             return HttpResponseRedirect(back)
         fields = {"action": self.request.POST["action"]}
-        of_page = self.request.POST.get("of_page", "")  # The message's id, if its page posted this.
+        # The message's id, if the form was posted from a message's page.
+        of_page = self.request.POST.get("of_page", "")
         if is_number(of_page, 2**63):
             fields["of_page"] = of_page
             back = self.url("message_change", of_page, queue=self.request.GET.get("queue", ""))

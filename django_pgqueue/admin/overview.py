@@ -49,8 +49,9 @@ LONG_TRANSACTION = 300.0
 #: Seconds without a heartbeat after which a consumer counts as dead.
 DEAD_AFTER = Options.dead_after
 
-#: A queue has failures if at least ``FAILURES`` attempts of the last hour failed, and at least
-#: ``SHARE`` of all. It is failing if the last ten minutes had as many, and ``SHARE_NOW`` of all.
+#: A queue has failures if at least ``FAILURES`` attempts, and at least the share ``SHARE`` of all
+#: attempts, failed in the last hour. It is failing if at least ``FAILURES`` attempts, and at least
+#: the share ``SHARE_NOW``, failed in the last ten minutes.
 FAILURES, SHARE, SHARE_NOW = 3, 0.05, 0.04
 RECENT = dt.timedelta(hours=1)
 
@@ -58,7 +59,7 @@ UNKNOWN = Times()
 
 
 class Cause(NamedTuple):
-    """A kind of problem. Of several problems, the one of the lowest rank comes first."""
+    """A kind of problem. The problem with the lowest rank comes first."""
 
     rank: int
     look: str
@@ -262,7 +263,7 @@ def judged(
     """Return rows with alerts for these queues, the worst first.
 
     Arguments:
-        measured: metrics by queue name. A missing queue was dropped meanwhile.
+        measured: metrics by queue name. A queue without metrics was dropped meanwhile.
         history: counts of the last hour, by queue id.
         failures: the failures of these queues in the last hour.
         sources: by queue id, the names of the queues that dead-letter into that queue.
@@ -379,7 +380,10 @@ def _causes(row: Row) -> Iterator[tuple[Cause, str]]:
 
 
 def _fails(recent: Recent) -> Cause | None:
-    """Return FAILING by the last ten minutes' attempts, else FAILED by the last hour's, or None."""
+    """Return FAILING, FAILED or None.
+
+    FAILING depends on the attempts of the last ten minutes, FAILED on those of the last hour.
+    """
     present, hour = recent.lately, recent.hour
     if present.bad >= FAILURES and present.share >= SHARE_NOW:
         return FAILING

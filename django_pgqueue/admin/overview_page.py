@@ -59,7 +59,7 @@ class FiguresPage(Page):
         }
 
     def attention(self, alerts: Iterable[Alert]) -> list[tuple[Alert, str]]:
-        """Return each alert with a link to the page of details, or "" without such a page."""
+        """Return each alert with a link to a page with details, or with "" if there is no page."""
         return [(alert, self._link(alert.cause, alert.queue)) for alert in alerts]
 
     def _link(self, cause: Cause, queue: Queue | None) -> str:
@@ -77,7 +77,7 @@ def drawn(row: Row) -> dict[str, Any]:
 
 
 def _bar(counts: Mapping[Place, int], length: int) -> list[tuple[str, float, float]]:
-    """Return the parts of a backlog's bar, 100 units wide: CSS class, x and width of each."""
+    """Return (CSS class, x, width) of each part of a backlog's bar, which is 100 units wide."""
     parts, x = [], 0.0
     looks = {"flight": (Place.IN_FLIGHT,), "ready": (Place.READY, Place.DUE)}
     looks |= {"waiting": (Place.WAITING,), "delayed": (Place.DELAYED,)}

@@ -69,7 +69,7 @@ class Page:
         """Render a page that refreshes itself. A refresh by admin.js gets only the live part."""
         told = {"is_list": True, "refreshed": True, **context}
         if self.request.headers.get("X-Requested-With") == "pgqueue":
-            # The whole page would consume Django's pending messages.
+            # Rendering the whole page would consume Django's pending messages.
             told["frame"] = "admin/django_pgqueue/live.html"
         return self.render(told)
 

@@ -64,7 +64,7 @@ def patiently(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
 def _limit_transaction(
     execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]
 ) -> Any:
-    """Run a statement. Before a transaction's first one, set the transaction's timeouts."""
+    """Run a statement. If it is the first of its transaction, set the timeouts before it."""
     connection = context["connection"]
     if not connection.in_atomic_block:
         with transaction.atomic(using=connection.alias):

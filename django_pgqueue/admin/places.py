@@ -68,7 +68,11 @@ UNINDEXED = tuple(place for place in ENDED if place is not Place.FAILED)
 
 
 def _after(key: str, type_: str, lowest: str) -> str:
-    """Return SQL for the last key of the previous page; in later queues, the lowest key."""
+    """Return SQL for the key after which a page begins in queue q.
+
+    This is the previous page's last key. In queues after that page's last queue, it is the lowest
+    possible key.
+    """
     return (
         f"CASE q.id WHEN %(after_queue)s THEN coalesce(CAST(%({key})s AS {type_}), '{lowest}') "
         f"ELSE '{lowest}'::{type_} END"
@@ -83,7 +87,8 @@ _LISTS: dict[str, object] = {
     "after_group": _after("after_key", "text", ""),
 }
 
-# By place: the parts of lists.sql with its rows, each with a condition from places.sql, or none.
+# By place: the parts of lists.sql that find its messages. Each part has a condition in places.sql
+# or, if it needs none, "".
 _ROWS = {
     Place.READY: {"ready": "", "first_ready": ""},
     Place.DUE: {"deferred": "", "leased": ""},
@@ -96,8 +101,8 @@ _ROWS = {
 def listed(place: Place, conditions: Sequence[str], *, ordered: bool = True) -> str:
     """Return SQL for the messages in one place, ordered by queue and ``key``.
 
-    ``conditions`` are on a row ``s``. The parameter ``look`` limits the rows read from each table;
-    without conditions, ``limit`` does.
+    ``conditions`` are SQL about a row ``s``. The SQL parameter ``look`` limits the rows that are
+    read from each table. Without conditions, the parameter ``limit`` limits them.
     """
     order = "ORDER BY queue_id, key, id" if ordered else ""
     when = Part("places/due" if place is Place.DUE else "places/not_due")
@@ -116,7 +121,7 @@ def listed(place: Place, conditions: Sequence[str], *, ordered: bool = True) -> 
     )
 
 
-#: SQL for the wait of each queue's oldest readable message, for ``%(queues)s``.
+#: SQL for how long the oldest readable message of each queue in ``%(queues)s`` has waited.
 OLDEST_READABLE = compose("oldest_readable", {"of": "q.id"}, __package__)
 
 
@@ -144,7 +149,7 @@ def standing(messages: Sequence[Message]) -> dict[int, Standing]:
 
 
 def reasons(messages: Sequence[Any]) -> dict[int, str | None]:
-    """Return why each message in a queue is not delivered now, by id, as ``why()`` tells it."""
+    """Return why each message is not delivered now: a key of ``why.REASONS`` or None, by id."""
     if not messages:
         return {}
     return dict(ask("standing/reasons", _keys(messages), of="m.queue_id"))

@@ -74,12 +74,12 @@ class ConsumersPage(Page):
                 standing[message.pk].last_read_at,
             )
             for message in found
-            if message.pk in standing  # else settled meanwhile
+            if message.pk in standing  # otherwise it was settled meanwhile
         }
 
 
 def look_of(process: Process) -> tuple[str, str]:
-    """Return the state of a process: its CSS class, and its name."""
+    """Return the CSS class and the name of a process's state."""
     if process.gone_at is not None:
         return "bad", _("gone")
     if seconds_since(process.heartbeat_at) > DEAD_AFTER:
@@ -106,7 +106,7 @@ def ids_held(process: Process, queue: str | None = None) -> list[int]:
 
 
 class QuietPage(Page):
-    """Makes a process stop fetching messages. It finishes the messages that it holds."""
+    """Makes a process stop fetching messages. The process finishes the messages that it holds."""
 
     name = "process_quiet"
     route = "<int:pk>/quiet/"

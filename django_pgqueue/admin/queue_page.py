@@ -173,7 +173,7 @@ class QueueOverviewPage(FiguresPage):
         }
 
     def _links(self, queue: Queue, has_sources: bool) -> list[tuple[str, str, bool]]:
-        """Return label and URL of each page that the user may open, and whether it deletes."""
+        """Return (label, URL, whether it deletes) for each page that the user may open."""
         links = []
         if self.owner.admin_site.is_registered(Message):
             url = self.url("message_changelist", queue=queue.pk)

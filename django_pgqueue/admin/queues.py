@@ -34,7 +34,7 @@ __all__ = ["QueueAdmin"]
 
 
 class QueueForm(generic.ModelForm):
-    """The settings of a queue, with the same limits as in ``create_queue``."""
+    """The settings of a queue. Allows the same values as ``create_queue``."""
 
     retention = SpanField(
         required=False,
@@ -139,7 +139,7 @@ class QueueAdmin(PageAdmin):
         delivery = ["visibility_timeout", "max_deliveries", "dead_letter_queue", "notify"]
         seen = allowed(request)
         if obj and seen is not None and obj.dead_letter_queue_id not in {None, *seen}:
-            # The user may not see the target's name. Without the field, saving keeps the value.
+            # The user may not see the dead-letter queue. Without the field, saving keeps its value.
             delivery.remove("dead_letter_queue")
         return [
             (None, {"fields": ["name", "paused"]}),

@@ -99,7 +99,10 @@ def _lapse(seconds: float | None) -> str:
 
 
 def _chosen(request: HttpRequest, name: str, known: Sequence[int], usual: int | None) -> int | None:
-    """Return the query parameter ``name`` if it is in ``known``, else ``usual`` or the first."""
+    """Return the query parameter ``name`` if it is in ``known``, else ``usual``.
+
+    If ``usual`` is None, the first of ``known`` takes its place.
+    """
     given = request.GET.get(name, "")
     if given.isdecimal() and int(given) in known:
         return int(given)

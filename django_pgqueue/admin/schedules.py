@@ -100,7 +100,8 @@ class PausePage(_SchedulePage):
     def act(self, schedule: Schedule) -> None:
         schedule.paused = self.paused
         if schedule.ended_at is not None and not self.paused:
-            # Forget the declaration: a consumer ends declared schedules that no process declares.
+            # Forget the declaration. Otherwise a consumer would end the schedule again, as one that
+            # no process declares.
             schedule.ended_at = schedule.declared = None
         schedule.save()
         self.owner.log_change(self.request, schedule, "Paused." if self.paused else "Resumed.")

@@ -77,9 +77,9 @@ class Targets:
     """The messages of an action: search results, a queue's backlog, or a group of failures."""
 
     def aggregate(self, what: str, asked_at: dt.datetime | None) -> list[tuple[Any, ...]]:
-        """Return rows of a queue id and the SQL aggregate ``what`` over the messages in the queue.
+        """Return a row per queue: its id, and the SQL aggregate ``what`` over its messages.
 
-        ``asked_at`` leaves out messages that did not exist then.
+        Messages that did not exist at the time ``asked_at`` are left out.
         """
         raise NotImplementedError
 
@@ -112,7 +112,7 @@ class Term(NamedTuple):
         return cls(column, tuple(path), value)
 
     def condition(self, number: int) -> tuple[str, dict[str, Any]]:
-        """Return SQL that compares the value, as text and as JSON, and the parameters."""
+        """Return SQL that compares the value as text and as JSON. Also return its parameters."""
         values = [json.dumps(self.value)]
         with suppress(RecursionError, ValueError):
             values.append(as_jsonb(json.loads(self.value)))
@@ -136,7 +136,7 @@ class Search(Targets):
     newer: dt.timedelta | None = None
     terms: tuple[Term, ...] = ()
     ids: tuple[int, ...] | None = None
-    #: Only archived messages, with any outcome.
+    #: Whether to search only archived messages, with any outcome.
     archived: bool = False
     #: Whether the oldest messages come first. It has no effect on ``LIVE`` places.
     oldest: bool = False
@@ -322,7 +322,8 @@ class Search(Targets):
             last = f"coalesce(%(after_key)s::timestamptz, {start}), %(after_id)s"
         if self.queues is not None:
             only.append(
-                f"queue_id = {int(self.queues[0])}"  # The planner skips other queues' partitions.
+                # A literal id lets the planner skip the partitions of other queues.
+                f"queue_id = {int(self.queues[0])}"
                 if len(self.queues) == 1
                 else "queue_id = ANY(%(queues)s::int[])"
             )

@@ -1,4 +1,4 @@
--- The place of a message m, its deliveries, whether it has a lease, even an expired one, and the
+-- The place of a message m, its deliveries, whether it has a lease (even an expired one), and the
 -- consumer process that holds the lease. The part places/first reads the message's group from g.
 -- P3, P5.
 

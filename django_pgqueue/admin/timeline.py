@@ -45,7 +45,7 @@ class Step(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """The values of the ``x-dead-letter`` header. Senders can set it, so any may be missing."""
+    """The values of the ``x-dead-letter`` header. Senders can set it, so values may be missing."""
 
     source: str | None
     error: str | None
@@ -118,7 +118,7 @@ class Life:
         yield from self._deliveries()
 
     def _origin(self) -> str:
-        """Return which schedule sent the message, or a link to the message it copies; else ""."""
+        """Return a text that names the sending schedule or links to the copied message; else ""."""
         headers = self.message.headers if isinstance(self.message.headers, dict) else {}
         schedule, original = headers.get("x-schedule"), headers.get("x-replay-of")
         if isinstance(schedule, dict) and isinstance(schedule.get("name"), str):
@@ -206,7 +206,7 @@ class Life:
             yield _next(standing, standing.vt)
 
     def _error(self, error: str | None) -> tuple[str, str]:
-        """Return an error's first line and traceback, or empty texts if an attempt shows them."""
+        """Return an error's first line and traceback; ("", "") if an attempt already shows it."""
         if not error:
             return "", ""
         ends = (each.traceback.rstrip().rpartition("\n")[2] for each in self.attempts)
