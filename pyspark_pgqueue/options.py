@@ -124,7 +124,7 @@ class Options:
         url = options.pop("url", "") or os.environ.get("PGQUEUE_URL", "")
         found = cls(
             url=url.removeprefix("jdbc:"),
-            consume=_consumes(options),
+            consume=_consumes(options),  # first, since it looks at options that are parsed below
             source=_choice(options, "source", tuple(_COLUMNS)),
             subscribe=tuple(_list(options.pop("subscribe", ""))),
             pattern=re.compile(options.pop("subscribepattern", "")).pattern or None,

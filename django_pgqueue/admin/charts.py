@@ -21,8 +21,8 @@ LEFT, RIGHT, TOP, BOTTOM = 52, 8, 10, 24
 LABELS = 6
 #: Round durations of up to a day, in seconds. They are the distances between axis labels.
 ROUND = (15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400)
-#: The possible distances between labels of the x axis, in seconds.
-STEPS = (*ROUND, *(86_400 * days for days in (2, 7, 14, 28, 84)))
+#: The possible distances between labels of the x axis, in seconds. Labels show minutes.
+STEPS = (*(each for each in ROUND if each >= 300), *(86_400 * days for days in (2, 7, 14, 28, 84)))
 
 Values = Sequence["float | None"]
 
@@ -111,7 +111,7 @@ class Chart:
         found = []
         for place, moment in enumerate(self.moments):
             at = localtime(moment) if is_aware(moment) else moment
-            past = at.toordinal() * 86_400 + at.hour * 3600 + at.minute * 60
+            past = at.toordinal() * 86_400 + at.hour * 3600 + at.minute * 60 + at.second
             if past % step < self.seconds:
                 text = f"{at:%H:%M}" if step < 86_400 else date_format(at, "j M")
                 found.append((self._start(place), text))

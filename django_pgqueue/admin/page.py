@@ -62,7 +62,8 @@ class Page:
 
     def render(self, context: dict[str, Any], template: str = "") -> HttpResponse:
         path = f"admin/django_pgqueue/{template or self.template}.html"
-        page: HttpResponse = self.owner.render_page(self.request, path, {**context, **self.extra})
+        extra = {} if template else self.extra  # a question keeps its own title
+        page: HttpResponse = self.owner.render_page(self.request, path, {**context, **extra})
         return page
 
     def render_live(self, context: dict[str, Any]) -> HttpResponse:
@@ -70,7 +71,7 @@ class Page:
         told = {"is_list": True, "refreshed": True, **context}
         if self.request.headers.get("X-Requested-With") == "pgqueue":
             # Rendering the whole page would consume Django's pending messages.
-            told["frame"] = "admin/django_pgqueue/live.html"
+            told["pgqueue_frame"] = "admin/django_pgqueue/live.html"
         return self.render(told)
 
 

@@ -31,7 +31,8 @@ _MOST_REMEMBERED = 10_000
 #: The default of ``age_limit``: how long a message may be readable without an alert.
 _AGE_LIMIT = dt.timedelta(minutes=5)
 
-# Seconds for which a drop waits for its locks, and for which it then pauses to let others proceed.
+# Seconds that a try to drop waits for its locks; seconds before the next try, so that other
+# sessions can proceed.
 _TRY = (0.1, 0.05)
 
 
@@ -87,7 +88,7 @@ class QueueManager(models.Manager["Queue"]):
         alias = self.database(using)
         cached, until = self._remembered.get(database_key(alias), ({}, 0.0))
         queues = cached if time.monotonic() < until else None
-        # Try the name as given: cached names are valid, and most names are in lower case.
+        # Look up the name as given, unchecked: cached names are valid, and most are in lower case.
         if found := queues.get(queue) if queues and isinstance(queue, str) else None:
             return found
         name = arguments.queue_name(queue)
@@ -184,9 +185,7 @@ class Queue(models.Model):
         null=True,
         blank=True,
         related_name="sources",
-        help_text=gettext_lazy(
-            "Where messages go whose deliveries ran out; empty: the archive, as FAILED."
-        ),
+        help_text="Where messages go whose deliveries ran out; empty: the archive, as FAILED.",
     )
     retention: columns.DurationOrNull = models.DurationField(
         null=True, blank=True, help_text="How long archived messages are kept; empty: for ever."
@@ -406,7 +405,7 @@ def _opened(alias: str, name: str) -> OpenQueue:
 def reopened(opened: OpenQueue, error: DatabaseError) -> OpenQueue:
     """Return the queue that replaced a dropped one of the same name.
 
-    Raises ``error`` if the queue was not dropped, and QueueNotFound if there is no new one, or
+    Raises ``error`` if the queue was not dropped. Raises QueueNotFound if there is no new queue, or
     inside a transaction.
     """
     if not is_gone(error):

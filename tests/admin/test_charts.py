@@ -183,6 +183,15 @@ def test_the_times_under_a_chart_are_round(seconds):
     assert all(re.fullmatch(r"\d\d:(00|15|30|45)|\d+ Nov|\d+ Dec|\d+ Jan", word) for word in words)
 
 
+def test_the_times_under_a_chart_of_seconds_differ():
+    start = NOW.replace(hour=3, minute=0, second=0)
+    moments = [start + n * dt.timedelta(seconds=10) for n in range(60)]
+
+    chart = Chart("", "", moments, 10, [Line("in", [1] * 60, "")], count_of)
+
+    assert [word for _x, word in chart.labels] == ["03:00", "03:05"]
+
+
 def test_a_sum_of_a_span_that_is_not_over_is_not_drawn():
     """It would be drawn as a fall. A level is drawn to the end."""
     moments = [NOW + n * HOUR for n in range(3)]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gettext
 import html
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from tests.admin import scenes
 from tools.field_texts import field_texts
 from tools.screenshots import pages
 
+ROOT = Path(__file__).resolve().parents[2]
 CATALOGUE = Path(django_pgqueue.__file__).parent / "locale/de/LC_MESSAGES"
 
 
@@ -126,3 +130,30 @@ def test_the_compiled_catalogue_is_the_one_in_words():
             assert compiled.gettext(msgid) == told[0]
         else:
             assert [compiled.ngettext(msgid, "", number) for number in (1, 2)] == told
+
+
+GERMAN_PROJECT = """
+import tests.settings
+tests.settings.LANGUAGE_CODE = "de"
+import django
+django.setup()
+from django.apps import apps
+from django.db.migrations.autodetector import MigrationAutodetector
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.state import ProjectState
+from django.utils import translation
+translation.deactivate_all()
+loader = MigrationLoader(None)
+detector = MigrationAutodetector(loader.project_state(), ProjectState.from_apps(apps))
+changed = detector.changes(graph=loader.graph).get("django_pgqueue", [])
+print([operation.describe() for migration in changed for operation in migration.operations])
+"""
+
+
+def test_a_german_project_needs_no_other_migration():
+    command = [sys.executable, "-W", "ignore", "-c", GERMAN_PROJECT]
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}
+
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
+
+    assert (ended.stdout, ended.stderr) == ("[]\n", "")

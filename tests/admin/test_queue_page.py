@@ -159,8 +159,9 @@ def test_a_message_that_cannot_be_sent_says_why(operator, orders, wrong, told):
 
 
 def test_without_the_permission_there_is_no_button_and_no_way(staff, orders):
+    Message.objects.create_queue("mails", dead_letter_queue="orders")
     client = staff("view_queue", "view_message")
-    pk = Queue.objects.get().pk
+    pk = Queue.objects.get(name="orders").pk
 
     text = shown(client)
 
