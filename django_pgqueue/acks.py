@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 _LONGEST_ERROR = 8192
-#: Thirty years, in seconds. A longer delay is refused: it is most likely in another unit.
+#: Thirty years, in seconds. A longer delay is refused: its unit is probably not seconds.
 _LONGEST_DELAY = 1e9
 
 
@@ -114,8 +114,8 @@ class Nack:
 class Retry(Exception):
     """Raised by a handler to retry the message after ``delay`` seconds.
 
-    With a delay the message is always retried. Without one the retry strategy decides, and may give
-    up.
+    With a delay the message is always retried. Without a delay the retry strategy decides, and may
+    give up.
     """
 
     def __init__(self, delay: float | None = None, reason: str = "") -> None:
@@ -157,9 +157,10 @@ def decide(
 ) -> Outcome | None:
     """Return the outcome of one handler run.
 
-    ``error`` is the exception that the handler raised, ``explicit`` the outcome that it set, as
-    with ``message.ack()``. ``attempt`` is the number of the run, from 1, ``elapsed`` the seconds
-    since the first delivery. Returns None if the message was settled before the handler ran.
+    ``error`` is the exception that the handler raised, ``explicit`` the outcome that it set, for
+    example with ``message.ack()``. ``attempt`` is the number of the run, from 1, ``elapsed`` the
+    seconds since the first delivery. Returns None if the message was settled before the handler
+    ran.
     """
     if policy is AckPolicy.ACK_FIRST:
         return None

@@ -134,7 +134,7 @@ def rate(value: object, name: str) -> str | None:
     return value
 
 
-#: The settings that limit a queue, and the validation of each.
+#: The settings that limit a queue, with the function that validates each.
 LIMITS: dict[str, Callable[[object, str], Any]] = {
     "limit": slots,
     "rate": rate,
@@ -144,7 +144,7 @@ LIMITS: dict[str, Callable[[object, str], Any]] = {
     "group_burst": slots,
 }
 
-#: The settings of a queue, and the validation of each.
+#: The settings of a queue, with the function that validates each.
 SETTINGS: dict[str, Callable[[object, str], Any]] = {
     "visibility_timeout": count,
     "max_deliveries": count,
@@ -184,7 +184,7 @@ def limits_together(limits: Mapping[str, Any]) -> None:
 def refuse_loop(queue: Any, target: int | None, queues: Any) -> None:
     """Raise InvalidArgument if dead letters of ``queue``, sent to ``target``, would come back.
 
-    ``target`` is the id of its dead-letter queue, ``queues`` a queryset of all queues.
+    ``target`` is the id of the dead-letter queue, ``queues`` a queryset of all queues.
     """
     passed: dict[int, str] = {}
     while target is not None and target not in passed:
@@ -200,10 +200,10 @@ def refuse_loop(queue: Any, target: int | None, queues: Any) -> None:
 
 
 def moment(value: Delay | None, name: str = "delay") -> dict[str, Any]:
-    """Convert a delay to the parameters ``at``, a time, and ``after``, a length of time from now.
+    """Convert a delay to the parameters ``at`` (a time) and ``after`` (a timedelta from now).
 
-    One of them is None; for a delay of zero or None both are. Raises InvalidArgument for a naive
-    datetime.
+    Only one of them is set, and neither for a delay of zero or None. Raises InvalidArgument for a
+    naive datetime.
     """
     if isinstance(value, dt.datetime):
         if value.utcoffset() is None:
@@ -231,7 +231,7 @@ def expiry(value: Delay | None) -> dict[str, Any]:
 
 
 def condition(value: object) -> str | None:
-    """Return the JSON text of ``conditional``; None if it is None or {}, which match any body."""
+    """Return the JSON text of ``conditional``. For None and {}, which match any body: None."""
     return None if value == {} else json_text(value, "conditional")
 
 

@@ -68,8 +68,8 @@ _COLUMNS = (
 class BareRunner:
     """Runs statements on a psycopg connection, in one thread at a time.
 
-    psycopg prepares a statement after as many runs as the connection's ``prepare_threshold``: set
-    that to None behind a pooler.
+    psycopg prepares a statement after as many runs as the connection's ``prepare_threshold``.
+    Behind a pooler, set ``prepare_threshold`` to None.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Makes a handler's argument: the message, or its body converted to the annotated type.
 
 pydantic validates its own models and dataclasses. This module validates other dataclasses and
-TypedDicts, with or without pydantic, and strictly: ``"5"`` is not an int.
+TypedDicts, whether or not pydantic is installed. It is strict: ``"5"`` is not an int.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from django_pgqueue.acks import Reject
 from django_pgqueue.errors import InvalidArgument
 
 # Python 3.14 evaluates annotations lazily. FORWARDREF accepts names that are imported only for type
-# checking, so that one annotation with such a name does not make the others unreadable.
+# checking: one such name would otherwise make all annotations of the function unreadable.
 if sys.version_info >= (3, 14):
     from annotationlib import Format
 
@@ -41,7 +41,7 @@ _FILLED_IN = ("message", "context")
 #: A function that makes a field's value from a JSON value and its path. Errors name the path.
 Make = Callable[[Any, str], Any]
 
-#: Types that are text in JSON, with parsers of the formats that a send writes.
+#: Types that a send writes as text in JSON, with their parsers.
 _FROM_TEXT: dict[Any, Callable[[str], Any]] = {
     dt.datetime: dateparse.parse_datetime,
     dt.date: dateparse.parse_date,
@@ -200,7 +200,7 @@ def _maker(hint: Any, where: str, known: dict[Any, Make]) -> Make:
         return lambda value, path: validate(value)
     if _is_record(plain) or hasattr(plain, "__value__"):
         if plain not in known:
-            # A type may contain itself: this placeholder looks the function up once it is made.
+            # A type may contain itself: until its function is made, this placeholder stands for it.
             known[plain] = lambda value, path: known[plain](value, path)
             if _is_record(plain):
                 known[plain] = _record_maker(plain, known)

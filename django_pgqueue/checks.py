@@ -1,7 +1,7 @@
 """System checks: find mistakes in the configuration before they cause failures.
 
 Checks that query the database run with ``manage.py check --database default`` and ``migrate``. They
-pass if the database cannot be reached: that is not a mistake in the configuration.
+pass if the database cannot be reached: its outage is not a mistake in the configuration.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def of_database(check: Callable[[str], Messages]) -> Check:
 def of_consumers(check: Callable[[str, dict[str, Queue], list[Handler]], Messages]) -> Check:
     """Register a check of each database that has consumers.
 
-    ``check`` takes the alias, the database's queues by name in lower case, and its handlers, except
-    those whose queue an unapplied migration will make.
+    ``check`` takes the alias, the database's queues by name in lower case, and its handlers.
+    Handlers whose queue an unapplied migration will make are left out.
     """
 
     @register(Tags.database)

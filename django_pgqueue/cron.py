@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from django_pgqueue.errors import InvalidArgument
 
-#: None if cronsim is not installed: then schedules need intervals, not cron expressions.
+#: None if cronsim is not installed: then only schedules with intervals work.
 cronsim: Any = import_module("cronsim") if find_spec("cronsim") else None
 
 _UTC = dt.timezone.utc

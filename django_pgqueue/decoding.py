@@ -10,7 +10,7 @@ from typing import Any
 
 msgspec: Any = import_module("msgspec") if find_spec("msgspec") else None
 
-# Does what json.loads does, but skips no surrounding white space: jsonb has none.
+# Like json.loads, but does not skip surrounding white space: jsonb has none.
 _raw_decode = json.JSONDecoder().raw_decode
 
 
@@ -18,7 +18,7 @@ class Undecoded(str):
     """The text of a body that PostgreSQL accepts as JSON, but Python's json cannot decode.
 
     The text has a whole number of more than 4,300 digits, or nests too deeply for the interpreter.
-    An exception instead would fail the whole read, and its other messages would not be handled.
+    An exception would fail the whole read, and the read's other messages would not be handled.
     """
 
     __slots__ = ()

@@ -1,6 +1,6 @@
 """Runs the engine's statements on Django's connections, prepared by psycopg.
 
-Django binds values in the client, so the server parses and plans a statement each time, which is
+Django binds values in the client, so the server parses and plans a statement at each run. That is
 half the cost of reading one message. psycopg prepares a statement that runs repeatedly; its plan is
 kept for ten seconds at most (:func:`django_pgqueue.engine.runner.dated`). Nothing is prepared
 behind a pooler, which may change the session between two statements (:func:`_is_direct`).
@@ -96,7 +96,7 @@ def runner(alias: str) -> DjangoRunner:
 
 
 def database_key(alias: str) -> tuple[str, str]:
-    """Return a key for caches: the alias and the name of its database, which tests change.
+    """Return a key for caches: the alias, and its database's name, which tests change.
 
     Reads the settings if possible, since ``connections[alias]`` takes longer.
     """
@@ -107,8 +107,8 @@ def database_key(alias: str) -> tuple[str, str]:
 def preparing_cursor(connection: Any, text: str) -> psycopg.Cursor[Any] | None:
     """Return a cursor that prepares ``text``; None if this connection prepares nothing.
 
-    Opens the connection. The next call with the same text returns the same cursor, which still
-    knows how to adapt the values. So run the statement and fetch its rows before the next call.
+    Opens the connection. The next call with the same text returns the same cursor, which has cached
+    how to adapt the values. So run the statement and fetch its rows before the next call.
     """
     if (
         not settings.PREPARE_STATEMENTS
@@ -144,7 +144,7 @@ def _look(connection: Any, session: Any) -> bool:
     factory: Any = session.cursor_factory
     found = _found[session] = (
         not connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
-        # For other time zones Django makes a special cursor.
+        # For time zones other than UTC, Django makes a special cursor.
         and connection.timezone is dt.timezone.utc
         # A project's own cursor class or prepare_threshold takes precedence.
         and isinstance(session, psycopg.Connection)

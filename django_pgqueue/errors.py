@@ -91,7 +91,7 @@ class TablesMissing(PgQueueError):
 
 
 class QueueMismatch(PgQueueError):
-    """The queue exists with other storage options than those passed to ``create_queue``."""
+    """The queue exists, but not with the storage options passed to ``create_queue``."""
 
     def __init__(self, name: str, setting: str, found: object, asked: object) -> None:
         super().__init__(

@@ -20,10 +20,10 @@ __all__ = ["consumer"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Makes ten attempts, with waits of at most nine minutes in all; then the message fails.
+#: Ten attempts, with waits of at most nine minutes in total; then the message fails.
 DEFAULT_RETRY = Exponential(first=1, longest=300, max_attempts=10, jitter=True)
 
-#: The options that are lengths of time, with the minimum of each in seconds.
+#: The options that are durations, each with its minimum in seconds.
 _DURATIONS = {
     "visibility_timeout": arguments.POSITIVE,
     "timeout": arguments.POSITIVE,
@@ -210,7 +210,7 @@ def consumer(
         seconds between two reads: the minimum, after a full read; the maximum, after an empty one
     ``middleware`` (none)
         callables that wrap the handler, outermost first, in the form of Django's middleware
-    ``using`` (as ``PGQUEUE`` or the routers say)
+    ``using`` (``PGQUEUE["DATABASE"]``, or the routers' choice)
         the alias of the database
 
     ::
@@ -240,7 +240,7 @@ def register(handler: Handler) -> None:
     """Add a handler to the registry. Raises InvalidArgument if its queue already has another."""
     key = (handler.queue.lower(), handler.using)
     known = _handlers.get(key)
-    # A handler with the same function: its module was imported twice.
+    # The same function is no conflict: its module was imported twice.
     if known is not None and known.label != handler.label:
         raise InvalidArgument(
             f"queue {handler.queue!r} is already consumed by {known.label}, so {handler.label} "

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 def interrupts_held(numbers: Sequence[int] = (signal.SIGINT, signal.SIGTERM)) -> Iterator[None]:
     """Delay these signals to the end of the block, then raise KeyboardInterrupt.
 
-    A second signal raises it at once.
+    A second signal raises KeyboardInterrupt at once.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -82,7 +82,7 @@ class QueueOperation(DatabaseOperation):
 class CreateQueue(QueueOperation):
     """Make a queue. Reversed, drops it with its messages.
 
-    The settings are those of ``create_queue``, and ``paused``. Durations are in seconds or a
+    The settings are those of ``create_queue`` plus ``paused``. Durations are in seconds or a
     timedelta. ``dead_letter_queue`` names a queue that an earlier operation makes. If a queue with
     this name exists, it is not changed.
 
@@ -91,7 +91,7 @@ class CreateQueue(QueueOperation):
         CreateQueue("orders", visibility_timeout=60, retention=timedelta(days=30))
 
     Raises InvalidQueueName and InvalidArgument when the migration is loaded, and InvalidArgument
-    when it runs and the dead-letter queue does not exist.
+    when it runs if the dead-letter queue does not exist.
     """
 
     fragment = "queue"
@@ -152,7 +152,8 @@ class AlterQueue(QueueOperation):
         AlterQueue("orders", max_deliveries=30, before={"max_deliveries": 20})
 
     Raises InvalidQueueName and InvalidArgument when the migration is loaded, and InvalidArgument
-    when it runs and there is no such queue, or a limit contradicts those that the queue has.
+    when it runs if the queue does not exist, or if a new limit contradicts the queue's other
+    limits.
     """
 
     fragment = "alter_queue"
@@ -224,7 +225,7 @@ class DropQueue(CreateQueue):
         DropQueue("orders", visibility_timeout=60)
 
     Raises InvalidQueueName and InvalidArgument when the migration is loaded, and InvalidArgument
-    when it runs and the queue is the dead-letter queue of another.
+    when it runs if the queue is the dead-letter queue of another queue.
     """
 
     fragment = "drop_queue"
@@ -247,7 +248,7 @@ class BindTopic(QueueOperation):
         BindTopic("github.push.#", "builds")
 
     Raises InvalidQueueName and InvalidArgument when the migration is loaded, and InvalidArgument
-    when it runs and there is no such queue.
+    when it runs if the queue does not exist.
     """
 
     fragment = "bind"
@@ -273,13 +274,13 @@ class BindTopic(QueueOperation):
 
 
 class UnbindTopic(BindTopic):
-    """Remove a binding. Reversed, makes it again.
+    """Remove a binding. Reversed, makes the binding again.
 
     ::
 
         UnbindTopic("github.push.#", "builds")
 
-    Raises what :class:`BindTopic` raises.
+    Raises the same exceptions as :class:`BindTopic`.
     """
 
     fragment = "unbind"
@@ -388,14 +389,14 @@ class _Database:
 class InstallPGMQ(DatabaseOperation):
     """Install the schema ``pgmq``: PGMQ's SQL functions on these queues. Reversed, removes it.
 
-    A later InstallPGMQ, after an upgrade of this package, replaces the functions. Reversed, it too
-    removes the schema.
+    After an upgrade of this package, another InstallPGMQ replaces the functions. Reversed, that one
+    removes the schema, too.
 
     ::
 
         operations = [InstallPGMQ()]
 
-    Raises ForeignSchema when it runs and the database has another schema ``pgmq``.
+    Raises ForeignSchema when it runs if the database has another schema ``pgmq``.
     """
 
     migration_name_fragment: str = "install_pgmq"

@@ -51,7 +51,7 @@ class _Limited:
     ``max_total_delay``
         seconds after the first delivery within which attempts may be planned; None: no limit
     ``retry_on``, ``reject_on``
-        exception types that are retried, and types that never are, even if ``retry_on`` has them
+        exception types that are retried; types that are not, even if ``retry_on`` has them
 
     Raises InvalidArgument for invalid values.
     """
@@ -149,7 +149,7 @@ def wants_retry(strategy: RetryStrategy, error: BaseException) -> bool:
     """Whether the strategy retries after this exception."""
     if isinstance(error, getattr(strategy, "reject_on", ())):
         return False
-    # SystemExit and KeyboardInterrupt are not the message's fault, so it is always retried.
+    # SystemExit and KeyboardInterrupt are not the message's fault: the message is retried.
     return not isinstance(error, Exception) or isinstance(
         error, getattr(strategy, "retry_on", (Exception,))
     )

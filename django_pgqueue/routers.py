@@ -22,7 +22,7 @@ APP = "django_pgqueue"
 class QueueRouter:
     """Routes this app's models to ``PGQUEUE["DATABASE"]``, and leaves other models alone.
 
-    Without this setting it routes nothing.
+    If ``PGQUEUE["DATABASE"]`` is not set, it routes nothing.
     """
 
     def db_for_read(self, model: type[models.Model], **hints: Any) -> str | None:

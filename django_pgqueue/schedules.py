@@ -101,12 +101,12 @@ def schedule(
 ) -> Callable[[T], T]:
     """Send a message to a consumer's queue, or enqueue a task, at set times.
 
-    Any running consumer process sends it. However many run, each tick is sent once. The first
-    process makes a row of :class:`~django_pgqueue.models.Schedule`, which can be changed and paused
-    without a restart.
+    Any running consumer process sends the message. Each tick is sent once, however many processes
+    run. The first process makes a row of :class:`~django_pgqueue.models.Schedule`, which can be
+    changed and paused without a restart.
 
     ``cron_expression``
-        five fields, as ``"0 4 * * *"``, in the time zone ``tz`` (default: ``TIME_ZONE``)
+        five fields, such as ``"0 4 * * *"``, in the time zone ``tz`` (default: ``TIME_ZONE``)
     ``every``
         instead of an expression: seconds or a timedelta between two messages
     ``missed`` ("once")
@@ -115,8 +115,9 @@ def schedule(
     ``body``, ``priority``
         the body and priority of the message to a consumer
     ``unique``, ``until``
-        while a message to a consumer holds the key ``unique``, no second one is sent: ``until`` the
-        message has started (``"started"``), is done (``"done"``), or for the queue's window (None)
+        while a message to a consumer holds the key ``unique``, no second one is sent. ``until`` is
+        how long it holds the key: until it has started (``"started"``), until it is done
+        (``"done"``), or for the queue's window (None)
     ``args``, ``kwargs``
         the arguments of a task, which has a priority, ``unique`` and ``until`` of its own
     ``expires``

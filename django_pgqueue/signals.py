@@ -1,9 +1,9 @@
 """The package's Django signals. Receivers run in the thread where the event happened.
 
 If a receiver raises, Django logs the error and continues. There are two exceptions: an error in a
-receiver of ``messages_sent`` fails the send, and in one of ``retention_due`` it prevents the
-removal. ``sender`` is the queue's name, unless the table says otherwise. The ``sender`` of the
-three ``consumer_`` signals is the consumer process.
+receiver of ``messages_sent`` fails the send, and an error in a receiver of ``retention_due``
+prevents the removal. ``sender`` is the queue's name, unless the table says otherwise. The
+``sender`` of the three ``consumer_`` signals is the consumer process.
 
 ======================  ==========================================  =============================
 signal                  when                                        arguments

@@ -80,7 +80,7 @@ class Receipt(NamedTuple):
 
     @property
     def batch(self) -> Batch | None:
-        """The batch with which the message was leased, if known."""
+        """The batch that the message was leased in, if known."""
         return None
 
     def __str__(self) -> str:
@@ -112,7 +112,7 @@ class Sent(int):
     - None: a message was sent, and none was replaced.
     - ``"skipped"``: nothing was sent. The id is that of the message that holds the key.
     - ``"replaced"``: the message replaced one that was waiting.
-    - ``"delayed"``: as ``"replaced"``, and the delay started again.
+    - ``"delayed"``: the same as ``"replaced"``, but the delay started again.
 
     >>> sent = Sent.of(41, "skipped")
     >>> sent, sent.conflict
@@ -168,19 +168,19 @@ class Wait(NamedTuple):
 class Metrics:
     """The message counts of one queue at one moment.
 
-    - ``length``: the messages in the queue, among them those that are ``ready``, ``in_flight``,
-      ``delayed`` and ``waiting``.
+    - ``length``: the messages in the queue. ``ready``, ``in_flight``, ``delayed`` and ``waiting``
+      count those of them in this place.
     - ``visible``: the ready and due messages, which a read could lease now.
     - ``archived``: the messages that are done.
-    - ``total``: every message ever sent, as in PGMQ: popped, purged and rolled back ones too. It
-      comes from the server's statistics, which lag by seconds. After a crash it starts again from
-      the number of existing messages.
+    - ``total``: every message ever sent, as in PGMQ, including popped, purged and rolled back
+      ones. It comes from the server's statistics, which lag by seconds. After a crash it starts
+      again from the number of existing messages.
     - ``oldest_age``, ``newest_age``: seconds since the send; None when the queue is empty.
     - ``blocked``: the number of messages that are not delivered now, by the reason that
       :class:`Wait` names. Reasons without a message are left out.
 
-    Small counts are exact. If counting would take long, a count is an estimate from PostgreSQL's
-    statistics: then ``exact`` is False, and ``estimated`` names the estimates.
+    Small counts are exact. Counts that would take long are estimates from PostgreSQL's statistics:
+    then ``exact`` is False, and ``estimated`` names the estimated counts.
     """
 
     queue_name: str

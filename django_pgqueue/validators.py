@@ -1,4 +1,4 @@
-"""Validators of model and form fields, with the rules of the operations."""
+"""Validators of model and form fields, with the same rules as the operations."""
 
 from __future__ import annotations
 

@@ -9,6 +9,6 @@ from __future__ import annotations
 #: The channel of all notifications. The payload is the name of a queue that got messages.
 CHANNEL = "pgqueue"
 #: Minimum seconds between two notifications of a queue: sends in between do not notify. So
-#: readers poll for messages: after a notification at short intervals, and then at growing ones,
-#: because a sender whose notification was skipped may commit much later.
+#: readers also poll: a sender whose notification was skipped may commit much later. The intervals
+#: are short after a notification, and then grow.
 THROTTLE = 0.02

@@ -33,9 +33,9 @@ def find_bounds(cursor: Any, queue_id: int) -> dict[str, dt.datetime]:
 def add_bound(cursor: Any, queue_id: int, parent: str, until: dt.datetime) -> None:
     """Add a bound to a table, for new rows only.
 
-    Takes ACCESS EXCLUSIVE on the table for a catalog change. Sends must not fail if the conversion
-    never continues and the bound's time passes: a trigger then sets their messages' ``enqueued_at``
-    to the last microsecond before that time.
+    Takes ACCESS EXCLUSIVE on the table for a catalog change. If the conversion never continues and
+    the bound's time passes, sends must not fail: a trigger then sets ``enqueued_at`` of new
+    messages to the last microsecond before that time.
     """
     table, number = own_table(parent, queue_id), int(queue_id)
     if parent == MESSAGE:

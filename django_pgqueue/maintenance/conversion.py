@@ -84,10 +84,10 @@ def repartition(
     >>> queue("orders").repartition(dt.timedelta(days=1))
     True
 
-    Raises QueueNotFound; InvalidArgument, also for None if the queue has partitions, and for
-    messages dated in the future; QueueBusy if other sessions keep the tables locked;
-    QueueConverting (a QueueBusy) if another process converts the queue; RuntimeError inside a
-    transaction.
+    Raises QueueNotFound; InvalidArgument for an invalid interval, for None if the queue has
+    partitions, and for messages dated in the future; QueueBusy if other sessions keep the tables
+    locked; QueueConverting (a QueueBusy) if another process converts the queue; RuntimeError inside
+    a transaction.
     """
     interval = arguments.span(partition_interval, "partition_interval")
     with _only_converter(queue):
@@ -167,8 +167,8 @@ def _bound(queue: StoredQueue, interval: dt.timedelta, progress: Progress) -> dt
     found = _do(queue, bounds.find_bounds)
     rows = {parent: _do(queue, estimate_rows, parent) for parent in PARENTS}
     done, total = 0, sum(rows.values())
-    # Bound messages before outcomes: an outcome has its message's time, and the archive's bound
-    # must not refuse it.
+    # Messages get their bound before outcomes do: an outcome has its message's enqueued_at, and
+    # the archive's bound must not refuse the outcome.
     for parent in PARENTS:
         progress(done, total)
         if parent not in found:
@@ -180,7 +180,7 @@ def _bound(queue: StoredQueue, interval: dt.timedelta, progress: Progress) -> dt
 
 
 def _moment(queue: StoredQueue, interval: dt.timedelta) -> dt.datetime:
-    """Return the time for the bounds: an interrupted call's, if at least MARGIN / 2 ahead."""
+    """Return the time for the bounds. Reuses an interrupted call's if MARGIN / 2 or more ahead."""
     now = _do(queue, lambda cursor, _: server_time(cursor))
     for until in _do(queue, bounds.find_bounds).values():
         if until >= now + MARGIN / 2:
@@ -279,7 +279,7 @@ def _copy_owner(cursor: Any, source: str, target: str) -> None:
 def _take_triggers(cursor: Any, table: str) -> list[str]:
     """Drop row-level triggers without transition tables. Returns statements that create them again.
 
-    On the partitioned table they apply to all of its partitions.
+    Created on the partitioned table, the triggers apply to all of its partitions.
     """
     cursor.execute(
         "SELECT quote_ident(tgname), pg_get_triggerdef(oid) FROM pg_trigger "
@@ -378,7 +378,7 @@ def lock_own(cursor: Any, queue_id: int) -> None:
 def lock_alone(cursor: Any, queue_id: int) -> None:
     """Lock the queue's tables and their parents. All other queues wait meanwhile.
 
-    It is one statement, so that ``statement_timeout`` limits the wait for all locks together.
+    Takes all locks in one statement, so that ``statement_timeout`` limits the total wait.
     """
     tables = [f"ONLY {parent}, {own_table(parent, queue_id)}" for parent in PARENTS]
     cursor.execute(f"LOCK TABLE {', '.join(tables)} IN ACCESS EXCLUSIVE MODE")

@@ -1,6 +1,6 @@
--- Deletes the old outcomes in a range of the table's pages, with their messages, except those not
--- yet exported. Pages are read since no index has the order of archiving: such an index would slow
--- down all archiving. Rows are deleted by id: if the table is partitioned meanwhile, a ctid would
+-- Deletes old outcomes and their messages, for a range of the archive table's pages. Outcomes not
+-- yet exported stay. Reads pages, since an index in the order of archiving would slow down all
+-- archiving. Deletes rows by id, since after a concurrent partitioning of the table a ctid would
 -- match a row in each partition.
 WITH old AS MATERIALIZED (
     SELECT ctid, id, archive_xid FROM {archive}

@@ -1,4 +1,4 @@
--- Lakes: which ones retention waits for, and the state of their exports.
+-- Which lakes retention waits for, and the state of every lake's exports.
 
 -- {lakes/running}: whether a session exports to the lake at {path} at this moment. The session
 -- holds the lake's lock until it ends (pyspark_pgqueue/runs.py).
@@ -11,9 +11,9 @@ EXISTS (SELECT FROM pg_locks
 (queues = '[]' OR EXISTS (SELECT FROM jsonb_array_elements_text(queues) AS chosen (name)
                           WHERE lower(chosen.name) = lower({queue})))
 
--- {lakes/holding}: the lakes that hold a queue's retention, each with the transaction below which
--- it has the archived messages, and whether that is a transaction of this server (false after a
--- restore on another server). A lake whose first export failed holds nothing.
+-- {lakes/holding}: the lakes that hold a queue's retention. Messages archived by transactions below
+-- exported_below are in the lake; is_ours says whether these are transactions of this server (false
+-- after a restore on another server). A lake whose first export failed holds nothing.
 SELECT path, exported_below,
        system = (SELECT system_identifier::text FROM pg_control_system()) AS is_ours
 FROM pgqueue_lake l

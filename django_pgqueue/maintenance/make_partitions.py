@@ -43,8 +43,9 @@ def make_partitions(work: Work) -> None:
         return  # the tables have no partitions by time
     now = work.now()
     seconds = max((_seconds_to_read(work, default) for default in defaults), default=0)
-    # With messages in the default partition, the current interval's partition begins after now:
-    # PostgreSQL allows no partition over those messages' times, and moving them writes them again.
+    # If the default partition has messages, the current interval's partition begins after now:
+    # PostgreSQL refuses a partition whose range contains those messages' times, and moving the
+    # messages would write them again.
     not_before = now.replace(microsecond=0) + MARGIN if seconds > 0 else None
     still_missing = partial(missing_ranges, now=now, interval=interval, not_before=not_before)
     missing = still_missing(found)

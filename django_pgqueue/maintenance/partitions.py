@@ -43,7 +43,7 @@ class Partition:
 
 
 def time_ranges(now: dt.datetime, interval: dt.timedelta, ahead: int = AHEAD) -> list[Range]:
-    """Return the range around now, and the ``ahead`` ranges after it, aligned to the epoch.
+    """Return the range around ``now`` and the next ``ahead`` ranges, aligned to the epoch.
 
     >>> now = dt.datetime(2026, 11, 21, 15, tzinfo=dt.timezone.utc)
     >>> [start.day for start, _ in time_ranges(now, dt.timedelta(days=1), ahead=2)]
@@ -74,7 +74,7 @@ def _free_parts(
     end: dt.datetime,
     taken: list[tuple[dt.datetime | None, dt.datetime | None]],
 ) -> list[Range]:
-    """Return the parts of a range outside ``taken``: sorted ranges that do not overlap."""
+    """Return the parts of a range outside ``taken``, which is sorted and has no overlaps."""
     free = []
     for first, last in taken:
         if first is not None and start < first:

@@ -52,8 +52,8 @@ def remove_expired(work: Work) -> None:
 def _find_expired(work: Work) -> None:
     """Set ``before``, ``refused`` and ``foreign_lakes`` by the retention and the lakes.
 
-    Receivers of ``retention_due`` may return an earlier time. False or an exception
-    refuses any removal.
+    A receiver of ``retention_due`` may return an earlier time. If one returns False or raises an
+    exception, nothing is removed.
     """
     queue = work.queue
     if queue.retention is None:
@@ -92,10 +92,10 @@ def _drop_partitions(work: Work, before: dt.datetime) -> None:
 
 
 def _is_overdue(partition: Partition, before: dt.datetime) -> bool:
-    """Whether a partition's old messages are deleted row by row, before it can be dropped.
+    """Whether to delete a partition's old messages row by row, without waiting for its drop.
 
-    True once its end is older than ``before`` by the length of its range, and always if the range
-    is unbounded.
+    True if the partition ended before ``before`` by at least the length of its range. Always true
+    if the range is unbounded.
     """
     if partition.start is None or partition.end is None:
         return True

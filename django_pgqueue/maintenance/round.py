@@ -47,7 +47,7 @@ def maintain(
     ``queue.retention``. Partitions by time are dropped as a whole when all their messages may be
     removed; other messages are deleted in small batches. Messages stay if they are not archived, or
     if a lake waits for them. Each removal is a transaction: after an interruption the next call
-    continues. It may run at the same time as any other operation, including other calls of it.
+    continues. It may run at the same time as any other operation, including itself.
 
     Arguments:
         patience: seconds to try for a lock, before a step is left to the next call.
@@ -86,7 +86,7 @@ def maintain_or_tell(
 ) -> Maintained | None:
     """Call :func:`maintain` for one of many queues; its errors do not stop the other calls.
 
-    An error of the class ``caught`` is sent as ``maintenance_failed``, and is in the result.
+    An error of the class ``caught`` is sent as ``maintenance_failed``, and is the result's error.
     Returns None if the queue was dropped. Raises the database's error if the connection is lost.
     """
     try:

@@ -62,7 +62,7 @@ def drop_tables(cursor: Any, queue_id: int, *, name: str) -> None:
     """
     _mark_dropped(cursor, queue_id, name)
     _drop(cursor, queue_id)
-    # Deletes groups first: as long as a group has a row, it would get a new head.
+    # Delete groups first: a group would get new heads as long as it has a row.
     for table in ("pgqueue_group", *LIVE, "pgqueue_unlogged"):
         cursor.execute(f"DELETE FROM {table} WHERE queue_id = %s", [queue_id])
 

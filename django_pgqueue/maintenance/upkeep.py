@@ -8,7 +8,7 @@ from django_pgqueue import ddl
 from django_pgqueue.conf import settings
 from django_pgqueue.maintenance.work import Work
 
-#: The most keys that one transaction checks, and slots that it deletes.
+#: One transaction checks at most this many keys, or deletes at most this many slots.
 SWEPT = 5000
 #: The most attempts that one statement reads or deletes.
 PRUNED = 1000
@@ -37,7 +37,7 @@ def sweep_keys(work: Work) -> None:
 
 
 def sweep_slots(work: Work) -> None:
-    """Delete the slots of groups that have no head, and that their rate no longer delays."""
+    """Delete the slots of groups that have no head and are no longer delayed by their rate."""
     while True:
         [(swept,)] = work.fetch("sweep_slots", {"batch": SWEPT})
         if swept < SWEPT:
@@ -48,8 +48,8 @@ def sweep_slots(work: Work) -> None:
 def prune_attempts(work: Work) -> None:
     """Delete the oldest attempts beyond ``ATTEMPTS_PER_QUEUE``, and those whose message is gone.
 
-    With a retention, only attempts before ``work.before`` are read: the messages of later ones
-    still exist.
+    With a retention, only attempts before ``work.before`` are read: the messages of later
+    attempts still exist.
     """
     limit = {"kept": settings.ATTEMPTS_PER_QUEUE, "batch": PRUNED}
     while work.fetch("limit_attempts", limit):

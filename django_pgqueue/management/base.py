@@ -46,7 +46,7 @@ class QueueCommand(BaseCommand):
         except (PgQueueError, Error) as error:
             raise CommandError(f"{advice(error, alias)} {self.so_far}".strip()) from error
         except KeyboardInterrupt:
-            # The exit code that shells give to Ctrl-C.
+            # 130 is the exit code that shells use for a command ended by Ctrl-C.
             raise CommandError(f"Interrupted. {self.so_far}".strip(), returncode=130) from None
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
@@ -218,7 +218,7 @@ def loads(text: str) -> Any:
 
 
 def json_value(text: str) -> Any:
-    """Parse strict JSON, as the type of a command-line argument."""
+    """Parse strict JSON. For use as the type of a command-line argument."""
     try:
         return loads(text)
     except ValueError as error:

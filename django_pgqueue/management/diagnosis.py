@@ -63,7 +63,7 @@ Check = Callable[[str, Limits, Report], str]
 def examine(alias: str, limits: Limits) -> Iterator[Finding]:
     """Run every check, and yield the findings. A check that cannot run is a finding, too.
 
-    Raises TablesMissing before the first migration, and the database's error if it is down.
+    Raises TablesMissing before the first migration, and the database's error if its server is down.
     """
     [row] = _rows(alias, "SELECT to_regclass('pgqueue_queue') IS NOT NULL AS migrated")
     if not row["migrated"]:

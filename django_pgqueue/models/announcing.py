@@ -61,7 +61,7 @@ def _carried(queue: OpenQueue, headers: Any, count: int = 1) -> Any:
 
 
 def _carried_by_each(queue: OpenQueue, headers: Any, count: int) -> Any:
-    """Return the headers of a batch. Receivers are called once; each message gets their headers."""
+    """Return the headers of a batch. Receivers are called once, and add to every message."""
     if headers is None or isinstance(headers, dict):
         return _carried(queue, headers, count)
     added = _carried(queue, None, count)

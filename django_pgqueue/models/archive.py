@@ -17,7 +17,7 @@ from django_pgqueue.types import ENDS
 class ArchivedMessage(models.Model):
     """The outcome of one message. Only the column ``failure`` changes after the insert.
 
-    ``id`` is the id of the message, which has the body: ``archived.message.body``.
+    ``id`` is the message's id. The body is in the message: ``archived.message.body``.
     """
 
     id: columns.BigInteger = models.BigIntegerField(primary_key=True)

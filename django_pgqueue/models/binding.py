@@ -58,7 +58,10 @@ def send_to_each(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> dict[str, R]:
-    """Call ``send`` for each queue bound to the key, all or none. Returns results by queue name."""
+    """Call ``send`` for each queue bound to the key, in one transaction.
+
+    Returns the results by queue name.
+    """
     queues = [_as_it_is_now(queue) for queue, _patterns in route(alias, key)]
     if not queues:
         return {}
@@ -71,7 +74,7 @@ def route(alias: str, key: str) -> list[tuple[Queue, list[str]]]:
     key = routing_key(key)
     place = database_key(alias)
     bindings = Binding.objects.using(alias)
-    # The fingerprint. Since ids are never reused, adding or removing a binding changes it.
+    # The fingerprint changes when a binding is added or removed, since ids are never reused.
     now = bindings.aggregate(
         number=models.Count("pk"), last=models.Max("pk"), total=models.Sum("pk")
     )

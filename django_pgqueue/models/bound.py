@@ -295,7 +295,7 @@ class BoundQueue:
     @twin_of(read_grouped_rr_with_poll)
     def aread_grouped_rr_with_poll(self) -> None: ...
 
-    # PGMQ's names for reads that take only the heads of groups, as every read does here.
+    # PGMQ's names for reads that lease only the heads of groups. Here every read does so.
     read_grouped_head = read
     aread_grouped_head = aread
     read_grouped_head_with_poll = read_with_poll
@@ -563,7 +563,8 @@ class BoundQueue:
     def group(self, key: str) -> BoundGroup:
         """Return one group of the queue, to give it a limit, a rate or a pause of its own.
 
-        Makes no query. A group without settings needs no call of this: send with ``group=key``.
+        Makes no query. To send a message to a group, pass ``group=key`` to :meth:`send`: that
+        needs no call of this method.
 
         >>> queue("mails").group("customer 12").pause()
 

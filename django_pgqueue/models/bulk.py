@@ -95,7 +95,7 @@ class BulkActionManager(models.Manager["BulkAction"]):
         ``only`` are the ids of the bulk actions to drive; None: all.
 
         Raises django.db.Error if a step was interrupted, for example by a lost connection. The
-        other bulk actions run before it is raised, and the next call repeats the step.
+        error is raised after the other bulk actions have run. The next call repeats the step.
         """
         cut_off: Error | None = None
         until = time.monotonic() + seconds
@@ -156,7 +156,7 @@ class BulkActionManager(models.Manager["BulkAction"]):
         )
 
     def _slow_down(self, pk: int, using: str, error: Error) -> None:
-        """Halve the step size: a timeout of server or pooler may have interrupted the last step."""
+        """Halve the step size: the server's or a pooler's timeout may have ended the last step."""
         with suppress(Error), transaction.atomic(using=using):
             bulk_action = self._take(pk, using)
             if bulk_action is not None:
@@ -343,7 +343,7 @@ class BulkAction(models.Model):
             case Kind.DELETE | Kind.PURGE:
                 return len(settling.delete(queue, ids, in_flight=self.in_flight))
             case Kind.DISCARD:
-                # Select archived messages: settling.erase() also deletes messages in the queue.
+                # Pass only archived messages: settling.erase() would also delete queued ones.
                 archive = ArchivedMessage.objects.using(queue.alias).filter(queue_id=queue.id)
                 archived = archive.filter(pk__in=ids).values_list("pk", flat=True)
                 return len(settling.erase(queue, list(archived)))

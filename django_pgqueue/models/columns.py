@@ -1,4 +1,4 @@
-"""Shared by the models: column types for annotations, columns of limits, server-side defaults.
+"""Column types for annotations, columns for limits and rates, and server-side defaults.
 
 A column type names the Python types that the field accepts and returns.
 """
@@ -43,7 +43,7 @@ XID = models.Func(
 
 
 def slots(help_text: str) -> IntegerOrNull:
-    """Return a column for a limit or a burst; NULL: none."""
+    """Return a column for a limit or a burst. NULL: not set."""
     return models.PositiveIntegerField(
         null=True,
         blank=True,
@@ -53,7 +53,7 @@ def slots(help_text: str) -> IntegerOrNull:
 
 
 def rate(help_text: str) -> CharOrNull:
-    """Return a column for a rate, such as 30/m; NULL: none."""
+    """Return a column for a rate, such as 30/m. NULL: not set."""
     return models.CharField(
         max_length=20, null=True, blank=True, validators=[validate_rate], help_text=help_text
     )

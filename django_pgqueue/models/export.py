@@ -12,7 +12,10 @@ from django_pgqueue.models.queue import Queue
 
 
 class Lake(models.Model):
-    """A directory of Parquet files: rows archived by transactions before ``exported_below``."""
+    """A directory of Parquet files.
+
+    It has the rows that were archived by transactions before ``exported_below``.
+    """
 
     id: columns.AutoKey = models.AutoField(primary_key=True)
     path: columns.Text = models.TextField(unique=True, editable=False)

@@ -52,8 +52,8 @@ class GroupSetting(models.Model):
 class BoundGroup:
     """One group of a queue, with methods that give it settings other than the queue's.
 
-    The settings hold for all processes, at once, until :meth:`reset`. Each method is a part of the
-    caller's transaction, and raises QueueNotFound if there is no such queue.
+    Settings take effect in all processes at once, and last until :meth:`reset`. Each method runs in
+    the caller's transaction, and raises QueueNotFound if the queue does not exist.
 
     >>> customer = queue("mails").group("customer 12")
     >>> customer.limit(50)
@@ -75,11 +75,11 @@ class BoundGroup:
     def limit(self, limit: int | None) -> None:
         """Set how many messages of the group may be in flight at once, over all processes.
 
-        With a limit above one, its messages start in any order. The limit is also the burst of the
-        group's rate, and replaces a burst that was set with :meth:`rate`.
+        With a limit above one, the group's messages start in any order. The limit is also the burst
+        of the group's rate, and replaces a burst that was set with :meth:`rate`.
 
         Arguments:
-            limit: 1 to 10,000; None: as the queue says.
+            limit: 1 to 10,000; None: the queue's ``group_limit``.
 
         Raises InvalidArgument.
         """
@@ -96,13 +96,14 @@ class BoundGroup:
 
         Arguments:
             rate: messages in a second, minute, hour or day, such as ``"10/s"`` or ``"30/m"``; None:
-                as the queue says.
+                the queue's ``group_rate``.
             burst: how many may start at once after a pause, 1 to 10,000; None: one, or as many as
                 the group's limit.
 
         >>> queue("mails").group("customer 12").rate("10/s", burst=2)
 
-        Raises InvalidArgument for a burst beside a limit, and if the queue has no ``group_rate``.
+        Raises InvalidArgument for a burst if the group has a limit, and for a rate if the queue has
+        no ``group_rate``.
         """
         arguments.rate(rate, "rate")
         arguments.slots(burst, "burst")
@@ -154,7 +155,7 @@ class BoundGroup:
     def asettings(self) -> None: ...
 
     def _find(self) -> Queue:
-        """Return the queue as it is stored now."""
+        """Return the queue, read from the database and not from the cache."""
         alias = Queue.objects.database(self.using)
         try:
             found = Queue.objects.using(alias).named(self.queue).first()
@@ -168,7 +169,7 @@ class BoundGroup:
         return GroupSetting.objects.using(queue.alias).filter(queue=queue, group_key=self.key)
 
     def _change(self, queue: Queue, values: dict[str, Any]) -> None:
-        """Store these settings. A group without settings of its own has no row."""
+        """Store these settings. Deletes the row if the group then has no own settings."""
         if any(values.values()):
             row = GroupSetting(queue=queue, group_key=self.key, **values)
             GroupSetting.objects.using(queue.alias).bulk_create(

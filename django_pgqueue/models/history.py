@@ -23,9 +23,10 @@ class History(models.Model):
 
     Maintenance samples the queue, and writes a row with process id 0: the messages ``sent`` since
     the last sample, the largest ``depth`` and age (``oldest``), and the ``total`` of all messages
-    ever sent. It later merges all rows of a minute, and then of an hour, into that row.
+    ever sent. It later merges all rows of a minute, and then of an hour, into one row with process
+    id 0.
 
-    Times are in seconds. The keys of the histograms are the numbers of
+    Times are in seconds. The keys of the histograms are bucket numbers: see
     :func:`django_pgqueue.history.histograms.bucket`.
     """
 

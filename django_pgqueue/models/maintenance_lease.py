@@ -12,8 +12,8 @@ from django_pgqueue.models import columns
 class MaintenanceLease(models.Model):
     """The maintenance lease, the table's only row: the process that holds it, its start and end.
 
-    ``process`` is the host and process id, as ``web1:4711``. Written by
-    :mod:`django_pgqueue.maintenance.lease`.
+    ``process`` is the host and process id, such as ``web1:4711``.
+    :mod:`django_pgqueue.maintenance.lease` writes the row.
     """
 
     id: columns.SmallInteger = models.SmallIntegerField(primary_key=True, default=1)

@@ -32,7 +32,8 @@ from django_pgqueue.types import Batch, Receipt, Wait, receipt_of
 class Message(models.Model):
     """One message, queued or archived.
 
-    Inserting a row sends it, by ``Message.objects.send``, ``bulk_create``, plain SQL or COPY.
+    Inserting a row sends the message, whether by ``Message.objects.send``, ``bulk_create``, plain
+    SQL or COPY.
     ``id`` comes from one sequence for all queues: it is unique, and never changes.
 
     A message that was read also has ``read_ct`` (deliveries so far), ``attempts`` (earlier runs of
@@ -67,12 +68,13 @@ class Message(models.Model):
     _vt: int
     _first_read_at: int | None
     lease_until: float
-    #: Seconds from the end of the lease to the message's expiry; may be negative. None: never.
+    #: Seconds from the end of the lease to the message's expiry; may be negative. None: it never
+    #: expires.
     expires_after_lease: float | None = None
-    #: From this time.monotonic() on, no handler may start on the message. Set by the consumer.
+    #: The time.monotonic() from which on no handler may start on the message. Set by the consumer.
     start_until: float = float("inf")
     _read_from: OpenQueue
-    #: The batch, stored as one row, with which the message was leased; None: leased alone.
+    #: The batch that the message was leased in, stored as one row; None: leased alone.
     batch: Batch | None = None
 
     #: Why the message is not delivered now, and until when. Set by ``peek(blocked=True)``.
@@ -86,9 +88,10 @@ class Message(models.Model):
     #: True once the consumer has sent ``messages_cancelled`` or ``leases_lost`` for the message.
     lease_gone = False
 
-    #: Takes the outcome that the handler sets, as with :meth:`ack`. Set by the consumer.
+    #: Called with the outcome that the handler sets, such as by :meth:`ack`. Set by the consumer.
     on_outcome: Callable[[Message, Outcome], None] | None = None
-    #: Extends the lease for :meth:`extend`. Returns False if it was lost. Set by the consumer.
+    #: Extends the lease, for :meth:`extend`. Returns False if the lease was lost. Set by the
+    #: consumer.
     on_extend: Callable[[Message, float], bool] | None = None
 
     class Meta(columns.Meta):
@@ -176,9 +179,9 @@ class Message(models.Model):
         self._settle(Nack(delay, reason))
 
     def reject(self, reason: str = "rejected") -> None:
-        """Fail the message: move it to the dead-letter queue, or without one archive it as FAILED.
+        """Fail the message: move it to the dead-letter queue, or archive it if there is none.
 
-        Raises LeaseLost, NeverRead.
+        Its state in the archive is FAILED. Raises LeaseLost, NeverRead.
         """
         self._settle(Reject(reason))
 
@@ -265,7 +268,7 @@ class Message(models.Model):
         """Build messages from the rows of a read, without the cost of ``__init__`` and its signals.
 
         Rarely used columns are left out; Django fetches them on access. Also sends the signals for
-        messages that the read ended.
+        messages that the read found exhausted or expired.
         """
         announce_ended(queue, found)
         queue_id = queue.id

@@ -16,7 +16,7 @@ from django_pgqueue.engine.leases.batches import rescue
 from django_pgqueue.models import columns
 from django_pgqueue.models.queue import Queue
 
-# The commit of a heartbeat does not wait for the disk: a server crash may lose one.
+# The commit of a heartbeat does not wait for the disk: a server crash may lose the heartbeat.
 _BEAT = """
     UPDATE pgqueue_process
     SET heartbeat_at = statement_timestamp(), working_on = %s, stopping = %s
@@ -56,7 +56,10 @@ class ProcessManager(models.Manager["Process"]):
         return None if row is None else bool(row[0])
 
     def live(self, dead_after: float, *, using: str) -> list[Process]:
-        """Return processes that beat in the last ``dead_after`` seconds and are not stopping."""
+        """Return the processes with a heartbeat in the last ``dead_after`` seconds.
+
+        Leaves out stopping processes.
+        """
         last = ago(dt.timedelta(seconds=dead_after))
         return list(self.using(using).filter(heartbeat_at__gte=last, stopping=False))
 

@@ -24,7 +24,7 @@ from django_pgqueue.types import Delay, Maintained, Metrics, OnConflict, Until
 
 M = TypeVar("M", bound=models.Model)
 
-#: ``maintain_all`` counts a consumer without a heartbeat for this long as dead.
+#: ``maintain_all`` considers a consumer dead after this long without a heartbeat.
 DEAD_AFTER = dt.timedelta(minutes=10)
 
 
@@ -71,20 +71,21 @@ class QueuesManager(models.Manager[M]):
                 removed by dropping partitions.
             retention: seconds or timedelta for which archived messages are kept; None: for ever.
             visibility_timeout: seconds for which a read hides a message from other readers.
-            max_deliveries: deliveries of a message before it is moved to the ``dead_letter_queue``,
-                or without one to the archive as FAILED.
+            max_deliveries: deliveries of a message before it is moved to the ``dead_letter_queue``;
+                if there is none, to the archive as FAILED.
             dead_letter_queue: a queue of the same database, or its name.
             unique_window: seconds or timedelta for which a unique key counts; None: five minutes.
             limit: the most messages in flight at once, over all processes, 1 to 10,000; None: any
                 number.
             rate: the most deliveries in a time, such as ``"100/s"``, ``"30/m"``, ``"5/h"`` or
-                ``"2/d"``; None: any number. In any time T at most ``rate * T + burst`` start.
+                ``"2/d"``; None: any number. In any time T at most ``rate * T + burst`` messages
+                start.
             burst: how many the rate delivers at once after a pause, 1 to 10,000; None: one.
             group_limit: the same as ``limit``, for each group; None: one at a time, in order.
             group_rate: the same as ``rate``, for each group. With a ``group_rate``, or a
                 ``group_limit`` above one, the messages of a group start in any order.
-            group_burst: the same as ``burst``, for ``group_rate``. Not with a ``group_limit``,
-                which is then also the burst.
+            group_burst: the same as ``burst``, for ``group_rate``. Not allowed with a
+                ``group_limit``, which is then also the burst.
             age_limit: seconds or timedelta for which a message may be readable before the admin
                 raises an alert; None: five minutes.
             notify: whether a send notifies waiting consumers; if not, they only poll.
@@ -195,7 +196,7 @@ class QueuesManager(models.Manager[M]):
         >>> [maintained.queue_name for maintained in Message.objects.maintain_all()]
         ['mails', 'orders']
 
-        Raises QueueNotFound, before anything is done, InvalidArgument, and RuntimeError inside a
+        Raises QueueNotFound (before anything is done), InvalidArgument, and RuntimeError inside a
         transaction.
         """
         with self._on_database() as alias:
@@ -224,7 +225,7 @@ class QueuesManager(models.Manager[M]):
             return done
 
     def bind(self, pattern: str, queue: str | Queue) -> bool:
-        """Bind a pattern to a queue: it gets a copy of each message published with a matching key.
+        """Bind a pattern to a queue: the queue gets a copy of each message whose key matches.
 
         In a pattern ``*`` is one word of a key and ``#`` any number of words. Takes effect at the
         next publish, in every process. Returns False if the binding exists already.

@@ -16,7 +16,7 @@ class Rollup(models.Model):
     ``sent`` counts messages sent in the span; the other counts are of messages that ended in it.
     Times are in seconds. A wait lasts from readable to the first delivery, a run from the last
     delivery to the end. Percentiles are exact, but cannot be merged across spans. The histograms
-    ``waits`` and ``runs`` can be merged; their keys are the numbers of
+    ``waits`` and ``runs`` can be merged; their keys are bucket numbers: see
     :func:`django_pgqueue.history.histograms.bucket`.
     """
 

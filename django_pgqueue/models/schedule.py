@@ -116,7 +116,7 @@ class ScheduleManager(models.Manager["Schedule"]):
     def mend(self, *, using: str) -> list[Schedule]:
         """Correct next ticks that are too late because the server's clock was ahead.
 
-        Returns the corrected schedules; ``tick`` is still the old one.
+        Returns the corrected schedules. Their ``tick`` is still the old, late tick.
         """
         moment = _now(using)
         rows = self._runnable(using)
@@ -142,9 +142,9 @@ class ScheduleManager(models.Manager["Schedule"]):
     def declare(self, name: str, queue_name: str, *, using: str, **values: Any) -> bool:
         """Create or update the schedule that the code declares. Returns whether anything changed.
 
-        Changes made in the admin stay until the declaration itself changes. A schedule that had
-        ended is resumed from now. If the role may not send to the queue, nothing changes: that is
-        left to a process whose role may send.
+        Changes made in the admin stay until the declaration itself changes. An ended schedule is
+        resumed from now. If the role may not send to the queue, nothing changes: a process whose
+        role may send must store the declaration.
 
         Raises QueueNotFound, InvalidArgument.
         """
@@ -152,7 +152,7 @@ class ScheduleManager(models.Manager["Schedule"]):
         for field in ("interval", "expires"):
             if (span := values.get(field)) is not None:
                 declared[field] = span.total_seconds()
-        # A round trip through JSON makes it comparable with the stored declaration.
+        # A round trip through JSON makes the declaration comparable with the stored one.
         declared = json.loads(str(arguments.json_text(declared)))
         found = Queue.objects.resolve(queue_name, using)
         if self.using(using).filter(name=name, declared=declared, ended_at=None).exists():
@@ -343,10 +343,10 @@ class Schedule(models.Model):
         return cron.following(self.cron, self.time_zone, after)
 
     def sooner(self, now: dt.datetime) -> dt.datetime | None:
-        """Return the next tick by the schedule's times if the stored tick is later; else None.
+        """Return the next tick computed now, if the stored one is later; else None.
 
-        The stored tick is too late if the server's clock ran ahead and was set back. Ticks sent
-        before that, up to two days ahead, are not sent again.
+        The stored tick is too late if the server's clock ran ahead and was set back. Ticks that
+        were sent up to two days ahead are not sent again.
         """
         tick = ddl.moment(self.tick)
         ran = now if self.ran is None else ddl.moment(self.ran)

@@ -15,7 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def documented(act: Callable[..., Any]) -> Callable[[F], F]:
-    """Return a decorator that gives a method the docstring of ``act``, which it calls."""
+    """Return a decorator that gives a method the docstring of ``act``, the function it calls."""
 
     def document(method: F) -> F:
         method.__doc__ = act.__doc__

@@ -69,8 +69,8 @@ class Function:
     values: Mapping[str, str] = field(default_factory=dict)
 
 
-# Leaves bodies and expiry out of a read: functions.sql looks these up for the leased messages, and
-# looks for rechecks itself.
+# Leaves bodies, expiry and rechecks out of a read: functions.sql looks them up itself, bodies and
+# expiry only for leased messages.
 _NO_BODIES = {
     "read/turn": "",
     "read/recheck": "",
@@ -169,7 +169,7 @@ def create(function: Function) -> str:
         )
     else:
         body = _planned(text)
-    # Without enable_seqscan: a cached plan made while a table was empty would scan it for good.
+    # enable_seqscan is off, because a plan cached while a table was empty would scan it for good.
     return (
         f"CREATE OR REPLACE FUNCTION pgmq._{function.name}({', '.join(parameters)}) "
         f"RETURNS {function.returns} LANGUAGE plpgsql SET enable_seqscan = off AS $pgmq$\n"

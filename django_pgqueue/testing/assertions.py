@@ -36,11 +36,11 @@ def assert_enqueued(
 ) -> list[Message]:
     """Return the matching messages of a queue.
 
-    Raises AssertionError unless there are ``count`` of them, or without ``count`` at least one.
-    Archived messages do not count. ``body`` must be equal to the message's. ``contains`` must be
-    contained in its body, and ``headers`` in its headers, as by PostgreSQL's ``@>``:
-    ``{"order": 7}`` matches ``{"order": 7, "total": 3}``. In place of the queue's name you can pass
-    a task, with the ``args`` and ``kwargs`` of its run.
+    Raises AssertionError unless ``count`` messages match. If ``count`` is not given, at least one
+    must match. Archived messages do not count. ``body`` must equal the message's body. ``contains``
+    must be contained in the body, and ``headers`` in the headers, in the sense of PostgreSQL's
+    ``@>``: ``{"order": 7}`` matches ``{"order": 7, "total": 3}``. In place of the queue's name you
+    can pass a task, with the ``args`` and ``kwargs`` of its run.
 
     >>> [message] = assert_enqueued("orders", contains={"order": 7}, count=1)
     >>> assert_enqueued(email_user, args=[7])
@@ -85,11 +85,11 @@ def assert_not_enqueued(queue: Any, **which: Any) -> None:
 def captured_messages(
     queue: str | None = None, *, handle: bool = False, using: str | None = None
 ) -> Iterator[list[Message]]:
-    """Collect in a list the messages that a block sends to one queue, or to all queues.
+    """Collect the messages that a block sends to one queue, or to all queues, in a list.
 
     The list is filled at the end of the block. With ``handle=True`` the messages are then handled,
-    and so are those that handlers send, until none is left, as in Django's
-    ``captureOnCommitCallbacks(execute=True)``.
+    including messages that handlers send, until none is left. Django's
+    ``captureOnCommitCallbacks(execute=True)`` does the same for callbacks.
 
     >>> with captured_messages("orders") as sent:
     ...     place_order(7)

@@ -50,7 +50,7 @@ def drain(
     [{'order': 7}]
 
     Raises QueueNotFound, InvalidArgument when the queue has no ``@consumer``, and AssertionError
-    after ``limit`` messages: some handlers would go on for ever.
+    after ``limit`` messages, since some handlers would never finish.
     """
     handler = _handler(queue, function)
     found = Queue.objects.resolve(queue, using or handler.using)

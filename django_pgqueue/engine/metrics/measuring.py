@@ -42,8 +42,8 @@ def metrics_of_all(runner: Runner) -> list[Metrics]:
     """:func:`metrics` of every queue of a database, sorted by name, in one statement.
 
     Counts above a limit are estimates; the more queues, the lower the limit. The number of archived
-    messages comes from statistics that lag by seconds. Ages take account of the counted messages
-    and of the last ready one.
+    messages comes from statistics that lag by seconds. Ages are those of the counted
+    messages and of the ready message that is last in line.
     """
     [(queues, *_)] = runner.run(
         f"SELECT count(*), {_FLUSH}, count(CASE WHEN unlogged THEN pgqueue_clear_lost(id) END) "

@@ -99,7 +99,7 @@ class Command(BaseCommand):
         names = ",".join(sorted({handler.queue for handler in found}))
         configure(options["database_timeout"], f"runconsumer {names}")
         given = {f.name: options[f.name] for f in fields(Options) if f.name in options}
-        if first := options["health_port"]:  # 0 is any free port, for each process
+        if first := options["health_port"]:  # with 0, each process takes any free port
             given["health_port"] = first + (supervisor.number() or 0)
         consumer = Consumer(found, Options(**given))
         _stop_on_signals(consumer)
@@ -134,7 +134,8 @@ def _stop_on_signals(consumer: Consumer) -> None:
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
     except ValueError:
-        # Only the main thread may handle signals, and the reloader uses another: stop at exit.
+        # Only the main thread may set signal handlers, and the reloader runs this in another
+        # thread: stop at exit.
         thread = threading.current_thread()
 
         def wait_for_the_end() -> None:
