@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
+import hypothesis
 import pytest
 import pytest_django
 from django.conf import settings
@@ -28,6 +29,12 @@ DEBIAN_POSTGRES_15 = Path("/usr/lib/postgresql/15/bin")
 VERSIONS = ["", pytest.param(str(DEBIAN_POSTGRES_15), marks=pytest.mark.pg15)]
 CHROMIUM = Path("/usr/bin/chromium")
 _MADE_BY_MIGRATE = {"auth_permission", "django_content_type"}
+
+# A slow example is no failure: the machine may be busy.
+hypothesis.settings.register_profile(
+    "suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("suite")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
