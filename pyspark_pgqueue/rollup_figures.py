@@ -16,8 +16,8 @@ FIRST_LINE = 200
 #: SQL for PostgreSQL and Spark: the histogram bin of a duration, given its base-2 logarithm. The
 #: bins are those of django_pgqueue.history.histograms.
 BUCKET = "least(greatest(floor(4 * {}), -40), 88)"
-#: SQL for PostgreSQL and Spark: failed attempts of an archived message that were tried again. The
-#: last attempt ended the message, unless it was cancelled, replaced or expired.
+#: SQL for PostgreSQL and Spark: how often an archived message was retried. Its last attempt is not
+#: counted, since it ended the message, unless the message was cancelled, replaced or expired.
 _UNENDED = "('CANCELLED', 'REPLACED', 'EXPIRED')"
 RETRIED = f"greatest(attempts - CASE WHEN state IN {_UNENDED} THEN 0 ELSE 1 END, 0)"
 #: SQL for PostgreSQL and Spark: whether an archived message was delivered, and whether its last

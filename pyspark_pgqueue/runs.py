@@ -152,8 +152,8 @@ def open_lake(
         )
     if queues and sorted(queues) != sorted(lake.queues):
         raise InvalidOption(
-            f"The lake {path} contains {', '.join(lake.queues) or 'every queue'}: with other "
-            f"queues, their earlier messages would be missing. Export to another path."
+            f"The lake {path} contains {', '.join(lake.queues) or 'every queue'}. Of other queues "
+            f"the earlier messages would be missing: export them to another path."
         )
     if system != server.system or lake.exported_below > server.now.xmax:
         raise ServerChanged(
@@ -244,7 +244,7 @@ def end(connection: psycopg.Connection[Any], run: int) -> None:
 
 
 def exported(connection: psycopg.Connection[Any], lake: int, below: int) -> None:
-    """Record that the lake has all messages of the transactions below this one."""
+    """Record that the lake has all messages of transactions with ids less than ``below``."""
     connection.execute(
         "UPDATE pgqueue_lake SET exported_below = %(below)s, exported_at = coalesce("
         "(SELECT min(archived_at) FROM pgqueue_archive WHERE archive_xid >= %(below)s), "

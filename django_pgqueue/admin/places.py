@@ -175,9 +175,9 @@ class Surroundings(NamedTuple):
     waiting_before: int  # How many wait before it, up to MOST_COUNTED.
     error: str | None  # The last attempt's error.
     has_consumer: bool
-    kind: int | None  # The kind of its failure.
+    kind: int | None  # The kind of the message's failure.
     source_id: int | None  # The id of a dead letter's source queue.
-    processes: dict[str, str]  # Names, by id, of the processes that held it.
+    processes: dict[str, str]  # Names of the processes that held the message, by process id.
 
 
 def surroundings(message: Message, source: str | None, holder: int | None) -> Surroundings:

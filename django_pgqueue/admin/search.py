@@ -314,7 +314,7 @@ class Search(Targets):
         return self._kept(conditions, backwards), params
 
     def _kept(self, conditions: list[str], backwards: bool) -> str:
-        """Return SQL that searches all messages, or the archived ones."""
+        """Return SQL that searches all messages, all archived ones, or the failed ones."""
         only, key, order, last = ["true"], "NULL::text", ["id"], "%(after_id)s"
         if self.place is Place.FAILED:  # Failures have an index by time.
             only, key, order = ["state = 'FAILED'"], "archived_at", ["archived_at", "id"]

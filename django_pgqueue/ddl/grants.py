@@ -30,7 +30,7 @@ _SENDER = {
     "message": f"SELECT (id, expires_at), {_SENT}",
     "message_id_seq": "USAGE",
     "wake": "SELECT, UPDATE",
-    # The columns that tell whether a message holds its unique key.
+    # INSERT to send; SELECT on the columns that tell whether a message holds its unique key.
     "ready": "INSERT, SELECT (id, turn, queue_id, priority)",
     "deferred": "INSERT, SELECT (id, vt, queue_id, first_read_at, state)",
     "waiting": "INSERT, SELECT (id, queue_id, first_read_at, group_key)",

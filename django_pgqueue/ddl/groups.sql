@@ -110,7 +110,7 @@ BEGIN
            WHERE d.id = m.id AND d.queue_id + 0 = m.queue_id LIMIT 1) IS NULL;
 
     IF ids IS NOT NULL THEN
-        -- A group without a row needs no recheck: its queue may have been dropped.
+        -- Skips groups without a row, whose queue may have been dropped.
         INSERT INTO {schema}.pgqueue_recheck (id, queue_id, group_key)
         SELECT nextval('{schema}.pgqueue_message_id_seq'), m.queue_id, m.group_key
         FROM unnest(queue_ids, groups) AS m (queue_id, group_key) CROSS JOIN LATERAL (

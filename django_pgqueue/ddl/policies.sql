@@ -52,6 +52,6 @@ CREATE POLICY pgqueue_bulk_action_part_of_queue ON {schema}.pgqueue_bulk_action_
 -- Reverse
 
 DROP FUNCTION IF EXISTS {schema}.pgqueue_may CASCADE;  -- with the policies
--- The other two tables are dropped by the same migration.
+-- Only for two tables: the same migration drops the other two.
 ALTER TABLE {schema}.pgqueue_schedule DISABLE ROW LEVEL SECURITY;
 ALTER TABLE {schema}.pgqueue_attempt DISABLE ROW LEVEL SECURITY;

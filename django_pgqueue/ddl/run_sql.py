@@ -56,8 +56,8 @@ def run(name: str) -> RunPostgreSQL:
     """Return an operation that runs ``<name>.sql``.
 
     In reverse it runs the file's part ``-- Reverse``, if any, and drops what the file created.
-    Trigger functions are dropped with their triggers. PostgreSQL refuses to drop anything else on
-    which an object of the project depends.
+    Trigger functions are dropped with their triggers. Everything else is dropped without CASCADE:
+    the drop fails if an object that is not ours depends on it.
     """
     forward, reverse = _read(name)
     for kind, created, is_trigger in reversed(_CREATED.findall(forward)):

@@ -56,7 +56,7 @@ asked s
 JOIN whole q ON q.queue_id = s.queue_id
 LEFT JOIN grouped g ON g.queue_id = s.queue_id AND g.group_key = s.group_key AND s.needs_slot
 
--- {reasons/group}: the rule of the group k, and how many of its slots are taken and leased
+-- {reasons/group}: the rule of the group k, the number of its taken slots, and that of its leased ones
 SELECT rule.*, slot.*
 FROM pgqueue_group_rule(k.queue_id, k.group_key) rule
 CROSS JOIN LATERAL (

@@ -83,7 +83,7 @@ def drop_function(cursor: Any, queue_id: int) -> None:
 
 
 def constraint_name(until: dt.datetime) -> str:
-    """Return the name of the constraint, which contains the time of the bound.
+    """Return the constraint's name: a prefix and the time of the bound.
 
     >>> constraint_name(dt.datetime(2026, 11, 21, 15, tzinfo=dt.timezone.utc))
     'pgqueue_bound_20261121150000'

@@ -150,7 +150,7 @@ def _into_partitions(queue: StoredQueue, interval: dt.timedelta, progress: Progr
     while True:
         until = _bound(queue, interval, progress)
         new = partial(build, until=until, interval=interval, unlogged=queue.unlogged)
-        with suppress(_TooLate):  # then the build was rolled back
+        with suppress(_TooLate):  # the build was rolled back: start over
             return _briefly(queue, lock_alone, switch_tables, until, interval, first=new)
 
 

@@ -1,6 +1,6 @@
 -- Summarises a partition's outcomes: how many, whether all are old, their last transaction, how
--- many are not exported. unsettled counts the visible outcomes of transactions from xmin on. More
--- such transactions may commit later: if a later count differs, outcomes were added.
+-- many are not exported, and how many are of transactions from xmin on ("unsettled"). More such
+-- transactions may commit later: if "unsettled" differs then, outcomes were added.
 SELECT count(a.id) AS total,
        coalesce(bool_and(a.archived_at < %(before)s), true) AS all_old,
        max(a.archive_xid) AS last_xid,

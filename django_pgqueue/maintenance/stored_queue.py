@@ -1,4 +1,4 @@
-"""The protocol of a queue, since maintenance imports no model."""
+"""A typing.Protocol of queues: maintenance needs it, since it imports no model."""
 
 from __future__ import annotations
 

@@ -78,7 +78,8 @@ def _pauses(timeout: float | None) -> Iterator[float]:
 def _look(queue: OpenQueue, message_id: int) -> Any:
     [message_id] = arguments.ids([message_id])
     live = LiveMessage.objects.one(queue.id, message_id, using=queue.alias)
-    # Repeat the two queries: the message may be archived between them.
+    # Look twice: the message may be archived after the look in the archive, before the one in the
+    # queue.
     for _look_again in range(2):
         for state, error, kept in queue.run("settle/result", {"id": message_id}):
             if state == State.COMPLETED:

@@ -643,7 +643,7 @@ BEGIN
 END
 $$;
 
--- Reads messages in the order of kind. 'groups': all messages of a group, then those of the next
+-- Reads messages by group. Kinds are 'groups': all messages of a group, then those of the next
 -- one. 'rounds': the first message of each group, then the second of each. 'heads': only the first
 -- of each.
 CREATE OR REPLACE FUNCTION pgmq._grouped(queue_name text, vt integer, qty integer, kind text)
@@ -963,7 +963,7 @@ BEGIN
 END
 $$;
 
--- In LANGUAGE sql, a parameter and a column may have the same name.
+-- In LANGUAGE sql, unlike plpgsql, a parameter and a result column may have the same name.
 CREATE OR REPLACE FUNCTION pgmq.list_topic_bindings(queue_name text DEFAULT NULL)
 RETURNS TABLE (pattern text, queue_name text, bound_at timestamptz, compiled_regex text)
 LANGUAGE sql STABLE AS $$

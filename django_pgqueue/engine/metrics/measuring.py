@@ -32,7 +32,7 @@ def metrics(queue: OpenQueue) -> Metrics:
     Raises QueueNotFound.
     """
     limit = int(queue.runner.settings.EXACT_COUNT_LIMIT)
-    if queue.runner.alone:  # a transaction flushes nothing before its end
+    if queue.runner.alone:  # in a transaction, statistics are flushed at its end only
         queue.runner.run(f"SELECT {_FLUSH}")
     [row] = queue.run("metrics/metrics", {"limit": limit + 1})
     return _metrics(queue.name, row, limit, limit)

@@ -32,10 +32,10 @@ def redrive(
 ) -> int:
     """Send dead letters back, each to its source queue. Returns how many.
 
-    They keep their ids and their header ``x-dead-letter``; deliveries are counted from zero, and
-    they do not expire any more. Messages in flight stay. If ``to`` is not given, messages without a
-    source queue stay, too. The source in a header is trusted if every role that may write to the
-    dead-letter queue may also send to the source queue.
+    The messages keep their ids and the header ``x-dead-letter``. Their deliveries are counted from
+    zero, and they no longer expire. Messages in flight stay. If ``to`` is not given, messages
+    without a source queue stay, too. The source in a header is trusted if every role that may write
+    to the dead-letter queue may also send to the source queue.
 
     Arguments:
         to: the name of one queue that gets all of them.
