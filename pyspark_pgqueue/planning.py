@@ -110,7 +110,7 @@ class Server:
     is_replica: bool
 
 
-# What libpq quotes of an address.
+# Matches the parts of an address that libpq quotes in its errors.
 _QUOTED = re.compile(r'".*"', re.S)
 
 

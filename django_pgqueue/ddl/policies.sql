@@ -51,7 +51,10 @@ CREATE POLICY pgqueue_bulk_action_part_of_queue ON {schema}.pgqueue_bulk_action_
 
 -- Reverse
 
-DROP FUNCTION IF EXISTS {schema}.pgqueue_may CASCADE;  -- with the policies
+DROP POLICY IF EXISTS pgqueue_bulk_action_part_of_queue ON {schema}.pgqueue_bulk_action_part;
+DROP POLICY IF EXISTS pgqueue_bulk_action_of_queue ON {schema}.pgqueue_bulk_action;
+DROP POLICY IF EXISTS pgqueue_schedule_of_queue ON {schema}.pgqueue_schedule;
+DROP POLICY IF EXISTS pgqueue_attempt_of_queue ON {schema}.pgqueue_attempt;
 -- Only for two tables: the same migration drops the other two.
 ALTER TABLE {schema}.pgqueue_schedule DISABLE ROW LEVEL SECURITY;
 ALTER TABLE {schema}.pgqueue_attempt DISABLE ROW LEVEL SECURITY;

@@ -10,8 +10,8 @@
 --
 -- The slots of a whole queue are rows of pgqueue_group with the key '', which no message can have.
 
--- Returns the time between two starts in one slot if so many slots share a rate such as '30/m',
--- rounded up to microseconds.
+-- Returns the time between two starts in one of the slots that share a rate such as '30/m', rounded
+-- up to microseconds.
 CREATE FUNCTION {schema}.pgqueue_spacing(rate text, slots integer) RETURNS interval
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
     SELECT ceil(slots * 1000000::float8 * CASE right(rate, 1) WHEN 's' THEN 1 WHEN 'm' THEN 60

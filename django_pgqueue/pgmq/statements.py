@@ -169,7 +169,7 @@ def create(function: Function) -> str:
         )
     else:
         body = _planned(text)
-    # enable_seqscan is off, because a plan cached while a table was empty would scan it for good.
+    # enable_seqscan is off: a plan cached while a table was empty would keep scanning the table.
     return (
         f"CREATE OR REPLACE FUNCTION pgmq._{function.name}({', '.join(parameters)}) "
         f"RETURNS {function.returns} LANGUAGE plpgsql SET enable_seqscan = off AS $pgmq$\n"

@@ -137,11 +137,11 @@ def test_with_attempts_kept_0_no_attempt_is_kept(orders, pgqueue):
 
 def test_a_long_traceback_keeps_its_end(orders, pgqueue):
     pgqueue(TRACEBACK_LENGTH=50)
-    orders.send(1)
+    pk = orders.send(1)
 
     fail(orders, 1, "x" * 200 + "the end")
 
-    [attempt] = Attempt.objects.all()
+    [attempt] = orders.attempts(pk)
     assert len(attempt.traceback) == len(attempt.message) == 50
     assert attempt.traceback.endswith("the end\n")
 

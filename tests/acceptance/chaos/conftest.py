@@ -8,12 +8,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from example_project.embedded_postgres.server import EmbeddedServer
 from tests.acceptance.chaos.world import World
-from tests.servers import one_server
+from tests.servers import new_database, one_server
 
 
 @pytest.fixture(scope="session")
@@ -27,8 +26,7 @@ def chaos_server() -> Iterator[EmbeddedServer]:
         "idle_in_transaction_session_timeout": "6s",
     }
     with one_server(settings) as server:
-        with psycopg.connect(server.url(), autocommit=True) as connection:
-            connection.execute("CREATE DATABASE chaos")
+        new_database(server, "chaos")
         yield server
 
 
