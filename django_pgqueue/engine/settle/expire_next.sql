@@ -38,12 +38,12 @@ behind AS MATERIALIZED (
         SELECT w.* FROM (
             SELECT group_key FROM held UNION SELECT group_key FROM unread) g
         CROSS JOIN LATERAL (
-            SELECT ctid AS place, id, enqueued_at, read_ct FROM pgqueue_waiting
+            SELECT ctid AS place, id, enqueued_at, read_ct, vt FROM pgqueue_waiting
             WHERE queue_id = {queue_id} AND group_key = g.group_key
             ORDER BY id LIMIT (SELECT %(batch)s::bigint)) w
         LIMIT (SELECT %(batch)s::bigint)) d
     {settle/late}
-    WHERE d.read_ct < %(max_deliveries)s
+    WHERE d.read_ct < %(max_deliveries)s AND (d.{places/not_due}) IS NOT TRUE
 ),
 queued AS (
     DELETE FROM pgqueue_waiting WHERE ctid = ANY(ARRAY(

@@ -261,6 +261,19 @@ def test_followers_that_expired_are_archived_when_their_head_is_read(orders):
     assert orders.archive(found) == [head, behind]
 
 
+def test_a_delayed_message_that_expired_in_its_group_is_archived_when_it_is_due(orders):
+    found = orders.send(0, expires=PAST, priority=1)
+    head, delayed, behind = (orders.send(n, group="g", expires=PAST) for n in range(3))
+    orders.set_vt([delayed], 60)
+
+    assert orders.read() == []
+    assert outcomes() == dict.fromkeys([found, head, behind], "EXPIRED")
+
+    orders.set_vt([delayed], 0)
+    assert orders.read() == []
+    assert outcomes() == dict.fromkeys([found, head, delayed, behind], "EXPIRED")
+
+
 def test_a_read_says_what_it_archived(orders):
     late = orders.send_batch([1, 2, 3], expires=PAST)
 
