@@ -6,6 +6,7 @@ import datetime as dt
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -50,7 +51,20 @@ class Crashing:
         """Stop the WAL writer, which would flush leases within ``wal_writer_delay``."""
         until(lambda: len(self._wal_writers()) == 1)
         [self.wal_writer] = self._wal_writers()
+        until(self._is_stopped_asleep)
+
+    def _is_stopped_asleep(self) -> bool:
+        """Stop the WAL writer. If it was at work, it may hold a lock that commits need: it goes on."""
         os.kill(self.wal_writer, signal.SIGSTOP)
+        process = Path(f"/proc/{self.wal_writer}/stat")
+        until(lambda: process.read_text().rsplit(")", 1)[1].split()[0] == "T")
+        with psycopg.connect(self.server.url()) as connection:
+            [(event,)] = connection.execute(
+                "SELECT wait_event FROM pg_stat_activity WHERE pid = %s", [self.wal_writer]
+            )
+        if event != "WalWriterMain":
+            os.kill(self.wal_writer, signal.SIGCONT)
+        return bool(event == "WalWriterMain")
 
     def _wal_writers(self) -> list[int]:
         found = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'"
