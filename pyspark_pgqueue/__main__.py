@@ -1,11 +1,12 @@
-"""Run the jobs from a shell, on this machine or on a cluster.
+"""Run a Spark job on PostgreSQL queues, on this machine or on a cluster.
 
-    python -m pyspark_pgqueue export --url postgresql://… /lake
+    python -m pyspark_pgqueue export --url postgresql://user@host/database /lake
     spark-submit --py-files pgqueue.zip …/pyspark_pgqueue/__main__.py export …
 
-The address may be in ``PGQUEUE_URL`` instead. Exit codes: 0 done, 1 failed or refused, 2 wrong
-arguments, 3 lake and database differ, 130 interrupted. An error is one line; --traceback shows
-where it was raised, and Spark's own log.
+The database's address is given by --url, or by the environment variable PGQUEUE_URL. An error is
+printed as one line; --traceback also prints its traceback and Spark's log.
+
+Exit codes: 0 success, 1 error, 2 wrong arguments, 3 lake and database differ, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -17,21 +18,33 @@ import sys
 import traceback
 from typing import Any
 
-from pyspark_pgqueue.cli import JOBS, arguments, run
+from pyspark_pgqueue.cli import HELP, JOBS, arguments, run
 from pyspark_pgqueue.errors import PipelineError
 
 
 def main(given: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m pyspark_pgqueue", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m pyspark_pgqueue",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     jobs = parser.add_subparsers(dest="job", required=True)
     for name in JOBS:
-        job = jobs.add_parser(name)
-        job.add_argument("--url", default=os.environ.get("PGQUEUE_URL"))
-        job.add_argument("--traceback", action="store_true", help="show where an error was raised")
+        job = jobs.add_parser(name, help=HELP[name], description=HELP[name])
+        job.add_argument(
+            "--url",
+            default=os.environ.get("PGQUEUE_URL"),
+            help="the database's address, for libpq or JDBC (default: $PGQUEUE_URL)",
+        )
+        job.add_argument(
+            "--traceback",
+            action="store_true",
+            help="print an error with its traceback and Spark's log",
+        )
         arguments(name, job)
     options: dict[str, Any] = vars(parser.parse_args(given))
     if not options["url"]:
-        parser.error("say where the queues are: --url, or PGQUEUE_URL")
+        parser.error("no database address: pass --url, or set PGQUEUE_URL")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return run(options.pop("job"), options.pop("url"), options, print)

@@ -19,10 +19,10 @@ from pyspark_pgqueue.progress import Bar
 from pyspark_pgqueue.session import local_session
 
 HELP = {
-    "export": "Export what was archived since the last time to a lake of Parquet files.",
-    "rollup": "Compute the figures that the admin's charts show.",
-    "replay": "Send messages of a lake into a queue again.",
-    "load": "Send the rows of Parquet, JSON or CSV files into a queue.",
+    "export": "Append the messages archived since the last export to a lake of Parquet files.",
+    "rollup": "Compute the roll-ups: statistics by queue and time span, for the admin's charts.",
+    "replay": "Send messages from a lake to a queue again.",
+    "load": "Send the rows of Parquet, JSON or CSV files to a queue.",
     "verify": "Compare a lake with the database, by counts and checksums.",
 }
 JOBS = tuple(HELP)
@@ -32,11 +32,11 @@ _MODULES = {"load": "replay"}
 DIFFERS = 3
 
 _AFTER = {
-    "export": "The run was published whole or not at all; the next export continues from there.",
-    "rollup": "No roll-up was changed.",
-    "replay": "Messages that were sent stay sent; --id {replay_id} continues after them.",
-    "load": "Messages that were sent stay sent; --id {load_id} continues after them.",
-    "verify": "Runs that agreed stay verified.",
+    "export": "The run was published completely or not at all. To continue, export again.",
+    "rollup": "No roll-up was changed. Run the job again.",
+    "replay": "Some messages may have been sent. Pass --id {replay_id} to send only the rest.",
+    "load": "Some messages may have been sent. Pass --id {load_id} to send only the rest.",
+    "verify": "Runs that agreed were recorded as verified. To verify the rest, run the job again.",
 }
 
 
@@ -95,7 +95,7 @@ def _run(job: str, url: str, options: dict[str, Any], tell: Callable[[str], None
         for finding in result:
             tell(str(finding))
         if not result:
-            tell("Every run was verified before; --every verifies them again.")
+            tell("Nothing to do: every run was verified before. Pass --every to verify all again.")
         return 0 if all(finding.agrees for finding in result) else DIFFERS
     tell(str(result))
     return 0
@@ -103,80 +103,106 @@ def _run(job: str, url: str, options: dict[str, Any], tell: Callable[[str], None
 
 def _export(parser: Any) -> None:
     parser.add_argument(
-        "path", help="the lake: a directory, or an address as s3://bucket/lake, without credentials"
+        "path",
+        help="the lake: a directory, or an address (without credentials) such as s3://bucket/lake",
     )
     parser.add_argument(
         "--queue",
         action="append",
         dest="queues",
         metavar="NAME",
-        help="only this queue; repeatable",
+        help="of a new lake: export only this queue; repeatable (default: all queues)",
     )
     parser.add_argument(
         "--hold-retention",
         action=argparse.BooleanOptionalAction,
         dest="holds_retention",
-        help="whether retention waits for this lake",
+        help="whether retention keeps messages until this lake has them (default: as before)",
     )
     parser.add_argument(
         "--max-files",
         type=int,
         default=32,
-        help="compact directories with more files (default: 32)",
+        help="compact each directory with more files than this (default: 32)",
     )
     parser.add_argument(
-        "--anew", action="store_true", help="delete the lake with its files, and export all"
+        "--anew", action="store_true", help="first delete the lake and its files, then export all"
     )
     parser.add_argument(
-        "--table", metavar="NAMESPACE.TABLE", help="turn the lake into this Iceberg table"
+        "--table", metavar="NAMESPACE.TABLE", help="make the lake an Iceberg table of this name"
     )
     parser.add_argument(
         "--expire-snapshots",
         type=_length,
         metavar="TIME",
-        help="the table's snapshots older than this expire, as 7d (default: none)",
+        help="expire the table's snapshots older than this, for example 7d (default: never)",
     )
     parser.add_argument(
         "--body-schema",
         action=_Schemas,
         dest="body_schemas",
         metavar="QUEUE=SCHEMA",
-        help="columns for fields of the queue's bodies: DDL, infer or evolve; repeatable",
+        help="add columns for fields of the queue's bodies: DDL, infer or evolve; repeatable",
     )
 
 
 def _rollup(parser: Any) -> None:
-    parser.add_argument("--seconds", type=int, default=3600, help="span length (default: 3600)")
-    parser.add_argument("--from", type=moment_of, dest="from_at", metavar="TIME", help="ISO 8601")
-    parser.add_argument("--to", type=moment_of, dest="to_at", metavar="TIME", help="ISO 8601")
+    parser.add_argument(
+        "--seconds", type=int, default=3600, help="length of a span in seconds (default: 3600)"
+    )
+    parser.add_argument(
+        "--from",
+        type=_time,
+        dest="from_at",
+        metavar="TIME",
+        help="start with the span of this time, in ISO 8601 (default: the first that changed)",
+    )
+    parser.add_argument(
+        "--to",
+        type=_time,
+        dest="to_at",
+        metavar="TIME",
+        help="compute spans up to this time, in ISO 8601 (default: now)",
+    )
     parser.add_argument("--every", action="store_true", help="recompute every span")
-    parser.add_argument("--lake", metavar="PATH", help="count the spans in this lake with Spark")
+    parser.add_argument(
+        "--lake",
+        metavar="PATH",
+        help="count spans with Spark in this lake, as far as it has them completely",
+    )
 
 
 def _sending(parser: Any) -> None:
-    parser.add_argument("--to", metavar="QUEUE", help="the destination queue")
-    parser.add_argument("--where", default="true", help="a Spark SQL condition on rows")
-    parser.add_argument("--rate", type=float, help="messages a second (default: no limit)")
-    parser.add_argument("--dry-run", action="store_true", help="only count")
+    parser.add_argument("--to", metavar="QUEUE", help="the destination (default: each row's queue)")
+    parser.add_argument(
+        "--where", default="true", help="send only rows that meet this condition in Spark's SQL"
+    )
+    parser.add_argument("--rate", type=float, help="maximum messages a second (default: no limit)")
+    parser.add_argument("--dry-run", action="store_true", help="count the messages, send none")
 
 
 def _replay(parser: Any) -> None:
-    parser.add_argument("--lake", dest="path", required=True, help="the path of the lake")
-    parser.add_argument("--queue", help="only messages of this queue")
-    parser.add_argument("--id", dest="replay_id", help="continue the call with this id")
+    parser.add_argument("--lake", dest="path", required=True, help="the lake's path or address")
+    parser.add_argument("--queue", help="send only messages from this queue")
+    parser.add_argument("--id", dest="replay_id", help="continue the interrupted call with this id")
     _sending(parser)
 
 
 def _load(parser: Any) -> None:
     parser.add_argument("path", help="files, or a directory of files")
-    parser.add_argument("--format", default="parquet", choices=("parquet", "json", "csv"))
-    parser.add_argument("--id", dest="load_id", help="continue the call with this id")
+    parser.add_argument(
+        "--format",
+        default="parquet",
+        choices=("parquet", "json", "csv"),
+        help="the format of the files (default: %(default)s)",
+    )
+    parser.add_argument("--id", dest="load_id", help="continue the interrupted call with this id")
     _sending(parser)
 
 
 def _verify(parser: Any) -> None:
-    parser.add_argument("path", help="the lake")
-    parser.add_argument("--every", action="store_true", help="verify all runs again")
+    parser.add_argument("path", help="the lake's path or address")
+    parser.add_argument("--every", action="store_true", help="verify every run again")
 
 
 _ARGUMENTS: dict[str, Callable[[Any], None]] = {
@@ -194,8 +220,17 @@ class _Schemas(argparse.Action):
     def __call__(self, parser: Any, given: Any, value: Any, option: Any = None) -> None:
         queue, equals, schema = value.partition("=")
         if not (queue and equals and schema):
-            parser.error(f"{option} is QUEUE=SCHEMA, as in orders='id bigint', not {value!r}")
+            parser.error(f"{option} must be QUEUE=SCHEMA, as in orders='id bigint', not {value!r}")
         setattr(given, self.dest, {**(getattr(given, self.dest) or {}), queue: schema})
+
+
+def _time(text: str) -> dt.datetime:
+    try:
+        return moment_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a time: write ISO 8601, as in 2026-11-21 or 2026-11-21T10:00:00Z"
+        ) from error
 
 
 def _length(text: str) -> dt.timedelta:

@@ -45,9 +45,10 @@ class Summary:
         if self.run is None:
             done = "Nothing new to export"
         else:
-            instead = f" (instead of {', '.join(map(str, self.resumed))})" if self.resumed else ""
+            failed = ", ".join(map(str, self.resumed))
+            resumed = f" (replaces failed run {failed})" if self.resumed else ""
             done = (
-                f"Run {self.run}{instead}: {self.rows:,} messages in {self.files} files, "
+                f"Run {self.run}{resumed}: {self.rows:,} messages in {self.files} files, "
                 f"{self.bytes / 1e6:.1f} MB"
             )
         merged = f"; {self.compacted} directories compacted" if self.compacted else ""
@@ -112,7 +113,7 @@ def export(
         lake = runs.open_lake(connection, path, *asked)
         if (dead := runs.unfinished(connection, lake)) is not None:
             run, manifest = dead
-            tell(f"Run {run}: finishing an interrupted run")
+            tell(f"Run {run} was interrupted while it published: finishing it")
             with interrupts_held():
                 _finish(connection, lake, run, manifest)
             lake = runs.open_lake(connection, path, *asked)
@@ -160,7 +161,7 @@ def _export_run(
     else:
         # New rows are few, so they are found by transaction and not by reading the whole table.
         tasks = planning.cut_by_transaction(connection, options, NAMES, chosen, start, end)
-    tell(f"Run {run}: {len(tasks)} tasks")
+    tell(f"Run {run}: exporting in {len(tasks)} tasks")
     url, path, schemas = options.url, lake.path, lake.body_schemas
 
     def write(place: int, task: planning.Task) -> list[File]:
@@ -174,7 +175,7 @@ def _export_run(
     for name in sorted(mark.queue for mark in lost):
         tell(
             f"Run {run} lacks messages of queue {name!r}: they were purged, or the queue was "
-            f"dropped, before they were exported. --hold-retention makes retention wait."
+            f"dropped, before the export. Pass --hold-retention to make retention wait for exports."
         )
     tell(f"Run {run}: publishing {len(written)} files")
     _publish(connection, lake, run, Manifest(written))

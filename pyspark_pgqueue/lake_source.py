@@ -47,7 +47,10 @@ def read(spark: Any, path: str, names: Iterable[str] = (), days: Days | None = N
     with explained(path):
         store = open_at(path)
         if not store.exists(store.path(DATA)):
-            raise InvalidOption(f"There is no lake at {path}: nothing was exported there yet.")
+            raise InvalidOption(
+                f"There is no lake at {path}: nothing was exported there yet. Export first, or "
+                f"correct the path."
+            )
     wanted = [name for name in names or ARCHIVE if name != "queue"]
     # An explicit schema: Spark would infer a number for a queue named 007.
     schema = f"{ddl(ARCHIVE, wanted)}, queue string, date string"

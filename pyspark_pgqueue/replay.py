@@ -127,7 +127,7 @@ def load(
         rows = rows.selectExpr("to_json(struct(*)) AS body")
     rows = rows.select(*[name for name in rows.columns if name in SENT])
     if to is None and "queue" not in rows.columns:
-        raise InvalidOption("Say which queue: there is no column queue.")
+        raise InvalidOption("No destination queue: pass --to, or add a column queue to the files.")
     name = load_id or f"load-{uuid.uuid4().hex[:12]}"
     # Ordered by all columns: files may come in another order when the call is repeated.
     return _send(url, rows, to, rate, dry_run, name, tuple(rows.columns), progress)
@@ -138,7 +138,7 @@ def _chosen(rows: Any, where: str) -> Any:
         return rows.where(where)
     except AnalysisException as error:
         raise InvalidOption(
-            f"--where is no condition on these rows: {in_one_line(error)} "
+            f"--where is not a valid condition on these rows: {in_one_line(error)} "
             f"The columns are {', '.join(rows.columns)}."
         ) from error
 
@@ -218,5 +218,8 @@ def _version(url: str, name: str) -> int:
 def _plain(name: str) -> str:
     """Refuse characters that would need escaping in JSON or SQL."""
     if not name.replace("-", "").replace("_", "").replace(".", "").replace(":", "").isalnum():
-        raise InvalidOption(f"An id may contain only letters, digits and -_.:, not {name!r}.")
+        raise InvalidOption(
+            f"The id {name!r} is invalid: use only letters, digits, hyphens, underscores, dots and "
+            f"colons."
+        )
     return name

@@ -37,8 +37,8 @@ class Summary:
 
     def __str__(self) -> str:
         return (
-            f"{self.buckets:,} roll-ups from {self.from_at:%Y-%m-%d %H:%M} to "
-            f"{self.to_at:%Y-%m-%d %H:%M}, {self.removed} emptied, {self.seconds:.1f} s."
+            f"{self.buckets:,} roll-ups computed, from {self.from_at:%Y-%m-%d %H:%M} to "
+            f"{self.to_at:%Y-%m-%d %H:%M}; {self.removed} empty ones deleted; {self.seconds:.1f} s."
         )
 
 
@@ -62,7 +62,7 @@ def rollup(
     roll-ups of spans that are no longer complete. Without a lake, ``spark`` may be None.
 
     >>> print(rollup(spark, url))
-    48 roll-ups from 2026-11-19 00:00 to 2026-11-21 00:00, 0 emptied, 1.4 s.
+    48 roll-ups computed, from 2026-11-19 00:00 to 2026-11-21 00:00; 0 empty ones deleted; 1.4 s.
 
     Raises ServerChanged, and InvalidOption for a lake that does not have every queue.
     """
@@ -80,7 +80,8 @@ def rollup(
         end = bucket_of((to_at or now.at).timestamp(), seconds)
         if to_at is None or to_at.timestamp() > end:
             end += seconds
-        tell(f"From {moment(start):%Y-%m-%d %H:%M}" if start else "From the first message")
+        since = f"{moment(start):%Y-%m-%d %H:%M}" if start else "the first message"
+        tell(f"Computing the spans from {since} on")
         figures = Figures(seconds, start, end)
         if start < reached:
             figures.leave_out(rollup_database.removed(connection), reached)
@@ -91,7 +92,7 @@ def rollup(
             connections, figures, kept, first_xid, partial(progress, "queues")
         )
     if lake is not None and kept > start:
-        tell(f"Until {moment(kept):%Y-%m-%d %H:%M} from {lake}")
+        tell(f"Counting the spans before {moment(kept):%Y-%m-%d %H:%M} in the lake {lake}")
         rollup_lake.count_in_lake(spark, lake, figures, kept)
     rows = figures.all()
     first = moment(start or min((bucket for _, bucket in rows), default=end))
@@ -138,9 +139,9 @@ def _start(
         return 0
     if last.system != server.system or last.below_xid > server.now.xmax:
         raise ServerChanged(
-            "The last roll-up was computed on another server, or it is ahead of this server, which "
-            "was restored to an earlier state. So it is unknown which spans changed: recompute "
-            "every span (--every)."
+            "The last roll-up was computed on another server, or this server was restored to an "
+            "earlier state since then. So it is unknown which spans changed: recompute every span "
+            "(--every)."
         )
     changed = rollup_database.first_bucket(connection, seconds, last.below_xid, last.at)
     return reached if changed is None else min(changed, reached)
@@ -175,17 +176,19 @@ def _kept_in(
         "SELECT exported_below, queues, system FROM pgqueue_lake WHERE path = %s", [path]
     ).fetchone()
     if row is None:
-        raise InvalidOption(f"Nothing was exported to {path} yet. Leave --lake out, or export.")
+        raise InvalidOption(
+            f"Nothing was exported to {path} yet. Export first, or leave --lake out."
+        )
     exported_below, queues, system = row
     if queues:
         raise InvalidOption(
-            f"The lake {path} has only {', '.join(queues)}: a roll-up needs a lake with all queues."
+            f"The lake {path} has only the queues {', '.join(queues)}. A roll-up needs a lake with "
+            f"all queues: leave --lake out, or export all queues to another path."
         )
     if system != server.system or exported_below > server.now.xmax:
         raise ServerChanged(
-            f"The lake {path} was exported from another server, or it is ahead of this server, "
-            f"which was restored to an earlier state. Leave --lake out, or export the lake again "
-            f"(export --anew)."
+            f"The lake {path} was exported from another server, or this server was restored to an "
+            f"earlier state. Leave --lake out, or export the lake again (export --anew)."
         )
     [(first,)] = connection.execute(
         "SELECT extract(epoch FROM min(archived_at))::bigint FROM pgqueue_archive "

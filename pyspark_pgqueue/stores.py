@@ -132,8 +132,8 @@ def _by_fsspec(path: str, error: Exception) -> tuple[fs.FileSystem, str]:
         filesystem, root = fsspec.url_to_fs(path)
     except (ImportError, ValueError):
         raise InvalidOption(
-            f"The lake cannot be at {path}: pyarrow supports paths, file://, s3://, gs://, abfs:// "
-            f"and hdfs://; fsspec supports other stores, if their packages are installed. ({error})"
+            f"No installed package supports the lake's address {path}. Use a path, file://, s3://, "
+            f"gs://, abfs:// or hdfs://, or install the store's package for fsspec. ({error})"
         ) from None
     return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), root
 
@@ -308,6 +308,6 @@ class Upload:
 
 def _lost(source: str, target: str) -> LakeDiffers:
     return LakeDiffers(
-        f"{source} was to be published as {target}, and neither exists. Restore it, or delete the "
-        f"run in the database to export its span again."
+        f"The export run cannot be published: {source} should have become {target}, but neither "
+        f"exists. Restore one of them, or export the lake again (--anew)."
     )

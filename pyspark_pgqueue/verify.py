@@ -57,7 +57,7 @@ class Finding:
         word = "agrees with" if self.agrees else "DIFFERS from"
         run = "All runs" if self.run is None else f"Run {self.run}"
         return (
-            f"{run}, queue {self.queue}: the lake's {self.in_lake:,} messages "
+            f"{run}, queue {self.queue}: the lake ({self.in_lake:,} messages) "
             f"{word} the {self.compared_with} ({self.expected:,})."
         )
 
@@ -85,7 +85,9 @@ def verify(
             "SELECT id, queues, iceberg FROM pgqueue_lake WHERE path = %s", [path]
         ).fetchone()
         if row is None:
-            raise InvalidOption(f"Nothing was exported to {path} yet.")
+            raise InvalidOption(
+                f"Nothing was exported to {path} yet. Export first, or correct the path."
+            )
         number, names, table = row
         runs = connection.execute(
             "SELECT id, from_xid, to_xid, coalesce(manifest -> 'queues', '{}'), "

@@ -72,7 +72,13 @@ def test_each_job_says_in_one_line_what_it_did(
         lines.append(capsys.readouterr().out.strip())
 
     assert [line.count("\n") for line in lines] == [0] * 5
-    parts = ["12 messages in", "roll-ups from", "agrees with", "12 messages sent", "dry run"]
+    parts = [
+        "12 messages in",
+        "roll-ups computed, from",
+        "agrees with",
+        "12 messages sent",
+        "dry run",
+    ]
     assert [told in line for told, line in zip(parts, lines, strict=True)] == [True] * 5
 
 
@@ -93,13 +99,20 @@ def test_exit_code_tells_what_kind_of_failure_it_was(
     assert refused.value.returncode == 3
 
 
+def test_wrong_time_is_refused_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["rollup", "--url", "postgresql:///shop", "--from", "yesterday"])
+
+    assert "'yesterday' is not a time: write ISO 8601, as in 2026-11-21" in capsys.readouterr().err
+
+
 EXPECTED = [
     (["export", "{file}"], "Choose a directory."),
-    (["export", "nowhere://bucket/lake"], "pyarrow supports paths"),
+    (["export", "nowhere://bucket/lake"], "No installed package supports the lake's address"),
     (["export", "{new}", "--queue", "nowhere"], "There is no queue 'nowhere'"),
     (["replay", "--lake", "{new}"], "There is no lake at"),
-    (["replay", "--lake", "{lake}", "--where", "colour = 1"], "--where is no condition"),
-    (["replay", "--lake", "{lake}", "--where", "state ==="], "--where is no condition"),
+    (["replay", "--lake", "{lake}", "--where", "colour = 1"], "--where is not a valid condition"),
+    (["replay", "--lake", "{lake}", "--where", "state ==="], "--where is not a valid condition"),
     (["load", "{new}", "--to", "orders"], "Correct the path, or --format."),
     (["load", "{lake}/archive", "--to", "nowhere"], "there is no queue 'nowhere'. Create it"),
     (["rollup", "--url", "postgresql://nobody@127.0.0.1:1/x"], "Check its address"),
@@ -190,7 +203,7 @@ def test_interrupted_export_leaves_nothing_half_published(
     assert published(lake) == []
 
     assert job("export", lake) == 0
-    assert "(instead of " in capsys.readouterr().out
+    assert "(replaces failed run " in capsys.readouterr().out
 
 
 def test_export_interrupted_while_it_publishes_publishes_the_rest(
