@@ -52,7 +52,7 @@ def as_ddl(given: str) -> str:
     >>> as_ddl("order bigint, name string")
     'struct<order bigint, name string>'
 
-    Raises InvalidOption for JSON that is no StructType.
+    Raises InvalidOption for JSON that is not a StructType.
     """
     if not given.lstrip().startswith("{"):
         return f"struct<{given}>"
@@ -60,8 +60,8 @@ def as_ddl(given: str) -> str:
         return ddl(StructType.fromJson(json.loads(given)))
     except (PySparkException, ValueError, KeyError, TypeError) as error:
         raise InvalidOption(
-            f"bodySchema must be DDL as in 'order bigint, name string', the JSON of a StructType, "
-            f"or {INFER}, not {given!r}."
+            f"bodySchema must be DDL such as 'order bigint, name string', the JSON of a "
+            f"StructType, or {INFER}, not {given!r}."
         ) from error
 
 

@@ -71,7 +71,10 @@ def declare(
     """
     known = {name.lower(): (pk, name) for pk, name in planning.queues(connection, options)}
     if unknown := [name for name in given if name.lower() not in known]:
-        raise InvalidOption(f"The lake has no queue {', '.join(map(repr, unknown))}.")
+        raise InvalidOption(
+            f"The lake has no queue {', '.join(map(repr, unknown))}. Correct the queue's name in "
+            f"the body schemas."
+        )
     chosen = {known[name.lower()][1]: text for name, text in given.items()}
     schemas = dict(before)
     for name in sorted({*schemas, *chosen}):
@@ -94,8 +97,8 @@ def _declared(before: StructType | None, text: str, others: list[StructType]) ->
     for name in declared.names:
         if not name.isidentifier():
             raise InvalidOption(
-                f"A field named {name!r} cannot be a column: declare names of letters, digits and "
-                f"underscores."
+                f"Field {name!r} cannot be a column: a name may contain only letters, digits and "
+                f"underscores, and must not begin with a digit."
             )
     found = _added(before or StructType([]), declared)
     reduce(_added, [*others, found])
@@ -124,7 +127,7 @@ def _inferred(
                 found = grown
         except InvalidOption as error:
             if field.name not in found.names:
-                tell(f"Queue {queue!r}: field {field.name!r} is no column. {error}")
+                tell(f"Queue {queue!r}: field {field.name!r} gets no column. {error}")
     return found
 
 
@@ -139,8 +142,8 @@ def _added(one: StructType, other: StructType) -> StructType:
         there = fields.setdefault(field.name.lower(), field)
         if there.name != field.name:
             raise InvalidOption(
-                f"Fields {there.name!r} and {field.name!r} would be one column, since readers "
-                f"ignore case. Leave one out."
+                f"Fields {there.name!r} and {field.name!r} would be the same column, since readers "
+                f"ignore case. Declare only one of them."
             )
         kind = _joined(field.name, there.dataType, field.dataType)
         fields[field.name.lower()] = StructField(field.name, kind)
@@ -177,7 +180,10 @@ def _wide(kind: Any) -> Any:
         return DoubleType()
     if isinstance(kind, _PLAIN):
         return kind
-    raise InvalidOption(f"A column of a lake cannot be {kind.simpleString()}.")
+    raise InvalidOption(
+        f"A lake's column cannot have the type {kind.simpleString()}. Declare another type, such "
+        f"as string."
+    )
 
 
 def _sample(connection: psycopg.Connection[Any], pk: int, low: int, high: int) -> list[str]:

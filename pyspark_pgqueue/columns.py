@@ -109,7 +109,7 @@ def ddl(columns: dict[str, Column], names: Iterable[str]) -> str:
 
 def found(columns: dict[str, Column], name: str) -> Column:
     if name not in columns:
-        raise InvalidOption(f"There is no column {name!r}; there are {', '.join(columns)}.")
+        raise InvalidOption(f"There is no column {name!r}. The columns are {', '.join(columns)}.")
     return columns[name]
 
 

@@ -295,8 +295,11 @@ class QueueStream(Stream):
         In its last delivery it was the only message served.
         """
         error = refusals.error_of(self._connection, receipt.id)
-        told = f"the last error: {error}" if error else "the driver's log has the error"
-        text = f"gave up after {receipt.read_ct} deliveries, the last alone in a batch; {told}"
+        told = f"the last error: {error}" if error else "see the driver's log for the error"
+        text = (
+            f"gave up after {receipt.read_ct} deliveries: the batch failed even when it had only "
+            f"this message; {told}"
+        )
         fail(queue, {receipt: text}, reason="max_deliveries")
 
     def _acknowledge(self, batch: Batch) -> None:
@@ -350,8 +353,8 @@ class QueueStream(Stream):
             self._redelivered += lost
             warnings.warn(
                 f"{lost} messages of batch {batch.number} are delivered again: their leases "
-                f"expired while this stream was stopped or cut off, and another reader leased them "
-                f"or the head of their group. A longer visibilityTimeout makes that rarer.",
+                f"expired while this stream was stopped or disconnected, and another reader leased "
+                f"them or the head of their group. Raise visibilityTimeout to make this rarer.",
                 stacklevel=4,
             )
 
@@ -448,7 +451,8 @@ class _Keeper(threading.Thread):
             except psycopg.Error as error:
                 warnings.warn(
                     f"Leases could not be extended ({error}). If this lasts until the visibility "
-                    f"timeout, other readers may get the messages too.",
+                    f"timeout, other readers may get the messages too. Check the connection to the "
+                    f"database.",
                     stacklevel=2,
                 )
 

@@ -61,20 +61,19 @@ class DataLost(PipelineError):
             dropped: the queue itself was dropped.
             planned: the messages were lost during a batch read, which can be repeated.
         """
+        purged = f"Archived messages of queue {queue!r} were purged"
+        lost = f"Queue {queue!r} was dropped" if dropped else purged
         if planned:
-            purged = f"Archived messages of queue {queue!r} were purged"
-            lost = f"Queue {queue!r} was dropped" if dropped else purged
             text = (
-                f"{lost} after this read was planned, so it would miss messages. Run "
-                f"the read again; if retention keeps removing messages, start later "
-                f"(startingOffsets), or set failOnDataLoss=false to take what is left."
+                f"{lost} after this read was planned, so its result would be incomplete. Run the "
+                f"read again. If retention keeps removing messages, start later (option "
+                f"startingOffsets), or set failOnDataLoss=false to read the messages that are left."
             )
         else:
             them = "all of its messages" if dropped else "them"
-            how = "was dropped" if dropped else "lost archived messages that were purged"
             text = (
-                f"Queue {queue!r} {how} before this stream read {them}. Set failOnDataLoss=false "
-                f"to go on with what is left, or start from a new checkpoint."
+                f"{lost} before this stream read {them}. Set failOnDataLoss=false to continue with "
+                f"the messages that are left, or start from a new checkpoint."
             )
         super().__init__(text)
 
@@ -88,8 +87,8 @@ class TableRewritten(PipelineError):
 
     def __init__(self, table: str) -> None:
         super().__init__(
-            f"{table} was rewritten while it was read, as by VACUUM FULL, CLUSTER or a retention "
-            f"that dropped it. Run the read again."
+            f"Table {table} was rewritten or dropped during the read, for example by VACUUM FULL, "
+            f"CLUSTER or retention. Run the read again."
         )
 
 
@@ -108,8 +107,8 @@ class StagingLost(PipelineError):
 
     def __init__(self, found: int, expected: int) -> None:
         super().__init__(
-            f"{found} of {expected} staged rows are left, so nothing was sent. The server "
-            f"crashed, or the janitor removed rows staged long ago. Run the write again."
+            f"Nothing was sent: only {found} of {expected} staged rows are left. The server "
+            f"crashed, or the rows were staged over a day ago and deleted. Run the write again."
         )
 
 
@@ -124,7 +123,10 @@ class Refused(PipelineError):
         if not isinstance(messages, Mapping):
             messages = dict.fromkeys(messages, "refused")
         self.errors = {int(pk): str(error) for pk, error in messages.items()}
-        super().__init__(f"refused: {self.errors}")
+        super().__init__(
+            f"The sink's function refused messages (errors by id): {self.errors}. Wrap the "
+            f"function in each_batch. It must not refuse messages that it was not given."
+        )
 
 
 class Interrupted(PipelineError):
@@ -160,7 +162,10 @@ def in_one_line(error: BaseException) -> str:
     first = text.partition("\n")[0].partition(" SQLSTATE: ")[0]
     is_of_psycopg = type(error).__module__.startswith("psycopg")
     if is_of_psycopg and getattr(error, "sqlstate", None) is None:
-        return f"No connection to the database: {first}. Check its address, and whether it runs."
+        return (
+            f"No connection to the database: {first}. Check its address, and that the server is "
+            f"running."
+        )
     if first.startswith("["):  # a Spark error begins with its class in brackets
         return first
     return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -130,9 +130,9 @@ def check(spark: Any, path: str | None = None) -> None:
             raise ExecutorsLack(_advice(host, lacking))
         if not sees:
             raise ExecutorsLack(
-                f"Executors on {host} do not see the file that this driver wrote to {path}: there "
-                f"the path is on another disk. Choose a path on a shared disk, or a store as "
-                f"in s3://bucket/lake."
+                f"Executors on {host} do not see a file that this driver wrote to {path}: the path "
+                f"is not on a shared disk. Choose a path on a shared disk, or an object store, "
+                f"such as s3://bucket/lake."
             )
 
 

@@ -156,15 +156,16 @@ def _catalog(name: str) -> Iterator[tuple[Any, tuple[str, ...]]]:
     parts = tuple(name.split("."))
     if len(parts) < 2 or not all(parts):
         raise InvalidOption(
-            f"An Iceberg table is namespace.table, or catalog.namespace.table, not {name!r}."
+            f"An Iceberg table's name must be namespace.table or catalog.namespace.table, not "
+            f"{name!r}."
         )
     source, identifier = ("default", parts) if len(parts) == 2 else (parts[0], parts[1:])
     try:
         catalog = load_catalog(source)
     except Exception as error:  # each kind of catalog has a library with errors of its own
         raise InvalidOption(
-            f"The Iceberg catalog {source!r} cannot be reached: {error}. Configure it in "
-            f".pyiceberg.yaml, or by PYICEBERG_CATALOG__{source.upper()}__URI and so on."
+            f"The Iceberg catalog {source!r} cannot be opened: {error}. Configure it in "
+            f".pyiceberg.yaml, or in the environment: PYICEBERG_CATALOG__{source.upper()}__URI etc."
         ) from error
     with catalog:
         yield catalog, identifier

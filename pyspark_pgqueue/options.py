@@ -158,13 +158,13 @@ class Options:
         ]
         if unknown := sorted(options.keys() - _SPARKS):
             raise InvalidOption(
-                f"There is no option {', '.join(unknown)}; "
-                f"pyspark_pgqueue.options lists the options."
+                f"There is no option {', '.join(unknown)}. "
+                f"The docstring of pyspark_pgqueue.options lists the options."
             )
         if not url:
             raise InvalidOption(
-                "Say where the queues are: option url, or PGQUEUE_URL in the environment of the "
-                "driver and the executors, as in postgresql://user@host/database"
+                "No database address: set the option url, or PGQUEUE_URL in the environment of the "
+                "driver and the executors, for example to postgresql://user@host/database."
             )
         return replace(found, names=tuple(names))
 
@@ -173,7 +173,7 @@ class Options:
         return CONSUMED if self.consume else _COLUMNS[self.source]
 
 
-# Options that mode=consume does not take, and options that only it takes.
+# Options that mode=consume refuses, and options that are for mode=consume only.
 _OF_A_LOG = (
     "source",
     "startingOffsets",
@@ -192,7 +192,9 @@ def _consumes(options: dict[str, str]) -> bool:
         if name.lower() in options:
             raise InvalidOption(f"{name} has no meaning with mode={mode}: leave it out.")
     if consumes and not (options.get("subscribe") or options.get("subscribepattern")):
-        raise InvalidOption("Say which queues to consume: subscribe, or subscribePattern.")
+        raise InvalidOption(
+            "mode=consume needs the names of queues: set subscribe or subscribePattern."
+        )
     return consumes
 
 
@@ -226,7 +228,7 @@ def _length(text: str, name: str) -> float:
     """Parse a length of time, such as ``15m``, into seconds."""
     length = dt.timedelta(seconds=int(text)) if text.isdecimal() else length_of(text)
     if length is None:
-        raise InvalidOption(f"{name} is a length of time, as 30s or 15m, not {text!r}")
+        raise InvalidOption(f"{name} must be a length of time, as 30s or 15m, not {text!r}")
     return length.total_seconds()
 
 
@@ -249,8 +251,9 @@ def _offset(text: str, name: str) -> Offset | None:
         return Offset.parse(value)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidOption(
-            f'{name} must be earliest, latest, {{"s": "xmin:xmax:running"}} as in a checkpoint, or '
-            f'{{"xid": 123}} for the position after all transactions below 123, not {text!r}'
+            f"{name} must be earliest, latest or an offset as JSON, not {text!r}. An offset is "
+            f'{{"s": "xmin:xmax:running"}}, as in a checkpoint, or {{"xid": 123}} for the position '
+            f"after all transactions below 123."
         ) from error
 
 

@@ -164,10 +164,11 @@ def check_server(connection: psycopg.Connection[Any], server: Server) -> None:
     if newest is None or server.is_replica or newest < reached:
         return
     raise ServerChanged(
-        f"The archive has transaction {newest} and this server is at {server.now.xmax}: the "
-        f"database was restored from a dump of another server. Renumber the restored rows: "
-        f"UPDATE pgqueue_archive SET archive_xid = DEFAULT; DELETE FROM pgqueue_purge_mark; then "
-        f"start from new checkpoints and export to a new lake."
+        f"The archive has transaction {newest}, but this server is only at {server.now.xmax}: the "
+        f"database was restored from a dump of another server. First renumber the restored rows: "
+        f"UPDATE pgqueue_archive SET archive_xid = DEFAULT; "
+        f"UPDATE pgqueue_message SET enqueued_xid = DEFAULT; DELETE FROM pgqueue_purge_mark; "
+        f"Then start from new checkpoints, and export to a new lake."
     )
 
 
@@ -202,7 +203,8 @@ def queues(
         missing -= {name for (name,) in connection.execute(marks, [list(missing)])}
     if missing and not conditions:
         raise InvalidOption(
-            f"There is no queue {', '.join(map(repr, sorted(missing)))} in the database."
+            f"There is no queue {', '.join(map(repr, sorted(missing)))} in the database. "
+            f"Correct the name, or create the queue."
         )
     return found
 

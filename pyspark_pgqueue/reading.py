@@ -33,7 +33,10 @@ class Reader(Landing, DataSourceReader):
             elif options.source == "live":
                 tasks = planning.live_tasks(options, names, chosen, self.conditions)
             elif options.start is None:
-                raise InvalidOption("A batch read that starts at latest has nothing to read.")
+                raise InvalidOption(
+                    "A batch read that starts at latest has nothing to read: set startingOffsets "
+                    "to earliest, or to an offset."
+                )
             else:
                 # Read the purge marks before the end offset: a removal between the two then changes
                 # a mark, which the tasks' guards detect. Read the queues again after the offset,

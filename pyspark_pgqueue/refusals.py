@@ -40,7 +40,9 @@ def each_batch(function: Batch, url: str | None = None) -> Batch:
     """
     given = url or os.environ.get("PGQUEUE_URL")
     if not given:
-        raise InvalidOption("Say where the queues are: url, or PGQUEUE_URL in the environment.")
+        raise InvalidOption(
+            "No database address: pass url to each_batch, or set PGQUEUE_URL in the environment."
+        )
     address = planning.database_url(given)
 
     def call(frame: Any, number: int) -> None:

@@ -123,8 +123,8 @@ def open_lake(
     known = connection.execute("SELECT 1 FROM pgqueue_lake WHERE path = %s", [path]).fetchone()
     if known is None and has_files:
         raise InvalidOption(
-            f"{path} has files of a lake that this database does not know, so messages would be "
-            f"duplicated. Export to an empty path, or delete these files (--anew does)."
+            f"{path} already has files of a lake that is not in this database: messages could be "
+            f"duplicated there. Export to an empty path, or pass --anew to delete the files first."
         )
     row = connection.execute(
         "INSERT INTO pgqueue_lake (path, queues, holds_retention, exported_below, system, iceberg, "
@@ -147,19 +147,20 @@ def open_lake(
     lake = Lake(*values)
     if table and table != lake.table:
         raise InvalidOption(
-            f"The lake {path} is already the table {lake.table}. Leave the table out, or delete "
-            f"the lake and export it again (--anew)."
+            f"The lake {path} is already the Iceberg table {lake.table}. Leave --table out, or "
+            f"delete the lake and export it again (--anew)."
         )
     if queues and sorted(queues) != sorted(lake.queues):
         raise InvalidOption(
-            f"The lake {path} contains {', '.join(lake.queues) or 'every queue'}. Of other queues "
-            f"the earlier messages would be missing: export them to another path."
+            f"The lake {path} contains {', '.join(lake.queues) or 'every queue'}, and this cannot "
+            f"be changed: earlier messages of a new queue would be missing. Leave --queue out, or "
+            f"export these queues to another path."
         )
     if system != server.system or lake.exported_below > server.now.xmax:
         raise ServerChanged(
-            f"The lake {path} was exported from another server, or it is ahead of this server, "
-            f"which was restored to an earlier state. Export to another path, or delete the lake's "
-            f"files and export the database again (--anew)."
+            f"The lake {path} was exported from another server, or this server was restored to an "
+            f"earlier state. Export to another path, or delete the lake's files and export the "
+            f"database again (--anew)."
         )
     planning.check_server(connection, server)
     return lake

@@ -55,8 +55,8 @@ class _Writer(Landing):
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise InvalidOption(
-                "A queue cannot be overwritten: others may hold its messages. Write with "
-                '.mode("append"); to empty a queue first, purge it: Message.objects.purge(name).'
+                "A queue cannot be overwritten: consumers may be working on its messages. Write "
+                'with .mode("append"). To empty the queue first, call Message.objects.purge(name).'
             )
         _check(schema, options)
         self.options = options
@@ -210,7 +210,10 @@ def _is_new(
 def _still_there(connection: psycopg.Connection[Any], ids: set[int]) -> list[OpenQueue]:
     found = open_queues(BareRunner(connection), "id = ANY(%(ids)s)", {"ids": list(ids)})
     if len(found) < len(ids):
-        raise PipelineError("Nothing was sent: a queue was dropped during the write.")
+        raise PipelineError(
+            "Nothing was sent: a queue was dropped during the write. Create it again, or leave its "
+            "rows out; then run the write again."
+        )
     return sorted(found, key=lambda queue: queue.id)
 
 
@@ -223,23 +226,25 @@ def _check(schema: StructType, options: Options) -> None:
     unknown = sorted(set(names) - set(SENT))
     if unknown:
         raise InvalidOption(
-            f"A queue has no column {', '.join(unknown)}: select some of {', '.join(SENT)}."
+            f"A queue has no column {', '.join(unknown)}. Its columns are {', '.join(SENT)}."
         )
     if "body" not in names:
-        raise InvalidOption('There is no column body: add one, as in to_json(struct("*")).')
+        raise InvalidOption(
+            'There is no column body. Add one, for example to_json(struct("*")).alias("body").'
+        )
     if (options.until or options.on_conflict != "skip") and "unique_key" not in names:
         raise InvalidOption("The options until and onConflict need a column unique_key.")
     if options.queue is None and "queue" not in names:
-        raise InvalidOption("Say which queue: option queue, or a column queue.")
+        raise InvalidOption("No destination queue: set the option queue, or add a column queue.")
     targets = [SENT[name] for name in names]
     if len(set(targets)) < len(targets):
-        raise InvalidOption("There are two columns for the group: keep group or group_key.")
+        raise InvalidOption("The columns group and group_key mean the same: keep only one of them.")
     for field in schema.fields:
         found = field.dataType.simpleString()
         if field.name in _NUMBERS:
             if not isinstance(field.dataType, NumericType):
-                raise InvalidOption(f"Column {field.name} is {found}, not a number.")
+                raise InvalidOption(f"Column {field.name} must be a number, not {found}.")
         elif found != "string":
             is_json = field.name in {"body", "headers"}
-            hint = ": write JSON text, as with to_json()" if is_json else ""
-            raise InvalidOption(f"Column {field.name} is {found}, not string{hint}.")
+            hint = " Convert it to JSON text, with to_json()." if is_json else ""
+            raise InvalidOption(f"Column {field.name} must be a string, not {found}.{hint}")

@@ -95,6 +95,6 @@ def _check(schema: StructType, options: Options) -> None:
         usual = columns.found(options.columns, field.name).type
         if field.name not in columns.JSON and field.dataType.simpleString() != usual:
             raise InvalidOption(
-                f"Column {field.name!r} is {usual}, not {field.dataType.simpleString()}: "
-                f"cast it after reading."
+                f"Column {field.name!r} must have the type {usual} in the schema, not "
+                f"{field.dataType.simpleString()}: cast it after reading."
             )

@@ -62,7 +62,10 @@ def _queue_ids(batch: pa.RecordBatch, known: dict[str, int], queue: str | None) 
         return pa.repeat(_found(known, queue), batch.num_rows)
     names = batch.column("queue").dictionary_encode()
     if names.null_count:
-        raise PipelineError("Nothing was sent: in some row the column queue is NULL.")
+        raise PipelineError(
+            "Nothing was sent: a row has NULL in the column queue. Name a queue in each row, or "
+            "set the option queue."
+        )
     return pa.array([_found(known, name) for name in names.dictionary.to_pylist()]).take(
         names.indices
     )
@@ -71,8 +74,8 @@ def _queue_ids(batch: pa.RecordBatch, known: dict[str, int], queue: str | None) 
 def _found(known: dict[str, int], name: str) -> int:
     if name.lower() not in known:
         raise PipelineError(
-            f"Nothing was sent: there is no queue {name!r}. Create it first, or correct the "
-            f"column or option queue."
+            f"Nothing was sent: there is no queue {name!r}. Create it first, or correct its name "
+            f"in the column queue or the option queue."
         )
     return known[name.lower()]
 
@@ -91,7 +94,8 @@ def _columns(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[pa.Array]:
             lengths = pc.utf8_length(column)
             if pc.any(pc.or_(pc.less(lengths, 1), pc.greater(lengths, _LONGEST_KEY))).as_py():
                 raise PipelineError(
-                    f"Nothing was sent: column {name} needs 1 to {_LONGEST_KEY} characters or NULL."
+                    f"Nothing was sent: column {name} must have 1 to {_LONGEST_KEY} characters, or "
+                    f"be NULL."
                 )
         yield column if pa.types.is_string(column.type) else column.cast(pa.string())
 

@@ -57,10 +57,10 @@ class Stream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_server(self, system: str, server: planning.Server) -> None:
         if system and system != server.system and self.options.fail_on_server_change:
             raise ServerChanged(
-                f"The checkpoint was made with another server (system identifier {system}, "
-                f"this one has {server.system}), so its ids and transaction numbers are not valid "
-                f"here. Start from a new checkpoint, or set failOnServerChange=false after "
-                f"pg_upgrade."
+                f"The checkpoint is from another server, so its ids and transaction numbers are "
+                f"not valid here (its system identifier is {system}, this server's is "
+                f"{server.system}). Start from a new checkpoint. After pg_upgrade, set "
+                f"failOnServerChange=false instead."
             )
 
     def _lost(self, lost: DataLost) -> None:
@@ -190,9 +190,9 @@ class ArchiveStream(Stream):
                 return False
             if self.options.fail_on_server_change:
                 raise ServerChanged(
-                    f"The checkpoint is ahead of the server (transaction {reached}, the server is "
-                    f"at {server.now.xmax}): the server was restored to an earlier state. Start "
-                    f"from a new checkpoint, and expect messages archived since to be repeated."
+                    f"The checkpoint is at transaction {reached}, but the server is only at "
+                    f"{server.now.xmax}: the server was restored to an earlier state. Start from a "
+                    f"new checkpoint. It may deliver messages again that were delivered before."
                 )
         self._check_purged(at, chosen)
         return True

@@ -637,7 +637,7 @@ def test_checkpoint_of_another_server_or_stream_is_refused(
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"subscribe": ""}, "Say which queues to consume"),
+        ({"subscribe": ""}, "mode=consume needs the names of queues"),
         ({"mode": "take"}, "mode must be read or consume"),
         ({"startingOffsets": "earliest"}, "startingOffsets has no meaning with mode=consume"),
         ({"mode": "read", "maxBytesPerTrigger": "9"}, "maxBytesPerTrigger has no meaning"),

@@ -191,7 +191,7 @@ def test_stream_stops_where_undelivered_messages_were_purged(
     finish("orders", 5)
     purge("orders")
 
-    with pytest.raises(DataLost, match="'orders' lost archived messages"):
+    with pytest.raises(DataLost, match="messages of queue 'orders' were purged"):
         source.latestOffset(reached, ReadAllAvailable())
 
     careless = archive_stream(failOnDataLoss="false")

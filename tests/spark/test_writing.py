@@ -265,11 +265,11 @@ def test_nothing_is_sent_when_a_queue_does_not_exist(url: str, orders: Queue, sp
 @pytest.mark.parametrize(
     ("columns", "complaint"),
     [
-        ("struct(id) AS body", "write JSON text"),
+        ("struct(id) AS body", "Convert it to JSON text"),
         ("'1' AS body, id AS colour", "no column colour"),
         ("'1' AS text", "no column text"),
         ("'{}' AS headers", "There is no column body"),
-        ("'1' AS body, 'x' AS priority", "not a number"),
+        ("'1' AS body, 'x' AS priority", "must be a number"),
     ],
 )
 def test_frame_that_is_no_messages_is_refused(
