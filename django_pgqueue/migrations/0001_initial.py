@@ -298,6 +298,7 @@ class Migration(migrations.Migration):
                 run_sql.run("clear_lost"),
                 run_sql.run("truncate"),
                 run_sql.run("repair"),
+                run_sql.run("statistics"),
             ],
             state_operations=[
                 migrations.CreateModel(

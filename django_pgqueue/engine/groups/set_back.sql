@@ -15,8 +15,9 @@ slotted AS MATERIALIZED (
     SELECT has_slots FROM pgqueue_queue WHERE id = {queue_id}
 ),
 early AS MATERIALIZED (
-    SELECT d.place, d.id, g.free_at FROM due d JOIN pgqueue_group g
-        ON g.queue_id = {queue_id} AND g.group_key = d.group_key AND g.head = d.id
+    SELECT d.place, d.id, g.free_at FROM due d CROSS JOIN LATERAL (
+        SELECT g.free_at FROM pgqueue_group g
+        WHERE g.queue_id = {queue_id} AND g.group_key = d.group_key AND g.head = d.id OFFSET 0) g
     WHERE g.free_at < 'infinity'  -- else the group is paused or has too many heads
 ),
 put_off AS (

@@ -9,6 +9,7 @@ for plan in plans:
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,6 +64,7 @@ class Node:
 class Plan:
     statement: str
     nodes: list[Node]
+    cost: float  # as the planner estimates it
 
     @property
     def buffers(self) -> int:
@@ -82,13 +84,15 @@ class Plan:
             if node.kind == "Seq Scan" and node.relation.startswith(OURS) and node.own > TINY
         ]
 
-    def check(self, *, rows: float, buffers: int) -> None:
+    def check(self, *, rows: float, buffers: int, cost: float = math.inf) -> None:
         """Raise TooMuch with the whole plan if a limit is exceeded."""
         complaints = [f"reads all of {node.relation}" for node in self.scanned]
         if self.rows > rows:
             complaints.append(f"a step touches {self.rows:g} rows, more than {rows:g}")
         if self.buffers > buffers:
             complaints.append(f"touches {self.buffers} buffers, more than {buffers}")
+        if self.cost > cost:
+            complaints.append(f"seems to cost {self.cost:g}, more than {cost:g}")
         if complaints:
             tree = "\n".join(map(str, self.nodes))
             raise TooMuch(f"{'; '.join(complaints)}:\n{tree}\n\n{self.statement}")
@@ -114,7 +118,8 @@ def watched(connection: Any, *, generic: bool = False) -> Iterator[list[Plan]]:
                 run("SAVEPOINT measured")
                 run("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + text, values)
                 (found,) = cursor.fetchone()
-                plans.append(Plan(statement, list(_walk(_parsed(found)[0]["Plan"], 0))))
+                top = _parsed(found)[0]["Plan"]
+                plans.append(Plan(statement, list(_walk(top, 0)), top["Total Cost"]))
                 run("ROLLBACK TO SAVEPOINT measured")
 
             measure(statement, params)

@@ -370,6 +370,11 @@ OPERATIONS: dict[str, tuple[Callable[[BoundQueue], Any], Callable[[BoundQueue, A
 # These return nothing while something is due, or while all messages are in batch leases.
 LOOKING_AHEAD = ("read_behind_the_position", "read_as_a_batch", "expire_next")
 
+# PostgreSQL's jit_above_cost: a server with JIT compiles what seems to cost more, which takes longer
+# than to run it. Without statistics of the bodies, what searches them by id does.
+COMPILED_FROM = 100_000
+SEARCHING_BODIES = ("expire_next", "peek", "delete_by_the_orm")
+
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_an_operation_touches_a_bounded_number_of_rows(orders, operation):
@@ -383,8 +388,9 @@ def test_an_operation_touches_a_bounded_number_of_rows(orders, operation):
     assert result is not None
     if isinstance(result, list):
         assert len(result) in ((QTY, 0) if operation in LOOKING_AHEAD else (QTY,))
+    searches = operation.endswith("by_id") or operation in SEARCHING_BODIES
     for plan in plans:
-        plan.check(rows=ROWS, buffers=BUFFERS)
+        plan.check(rows=ROWS, buffers=BUFFERS, cost=math.inf if searches else COMPILED_FROM)
 
 
 def test_metrics_touch_no_more_rows_than_they_count(orders, settings):
