@@ -54,7 +54,7 @@ class Crashing:
         until(self._is_stopped_asleep)
 
     def _is_stopped_asleep(self) -> bool:
-        """Stop the WAL writer. If it was at work, it may hold a lock that commits need: it goes on."""
+        """Stop the WAL writer, unless it was at work: it may hold a lock that commits need."""
         os.kill(self.wal_writer, signal.SIGSTOP)
         process = Path(f"/proc/{self.wal_writer}/stat")
         until(lambda: process.read_text().rsplit(")", 1)[1].split()[0] == "T")

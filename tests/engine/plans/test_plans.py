@@ -370,8 +370,8 @@ OPERATIONS: dict[str, tuple[Callable[[BoundQueue], Any], Callable[[BoundQueue, A
 # These return nothing while something is due, or while all messages are in batch leases.
 LOOKING_AHEAD = ("read_behind_the_position", "read_as_a_batch", "expire_next")
 
-# PostgreSQL's jit_above_cost: a server with JIT compiles what seems to cost more, which takes longer
-# than to run it. Without statistics of the bodies, what searches them by id does.
+# PostgreSQL's jit_above_cost: a server with JIT compiles what seems to cost more, and that takes
+# longer than to run it. Without statistics of the bodies, what searches them by id does.
 COMPILED_FROM = 100_000
 SEARCHING_BODIES = ("expire_next", "peek", "delete_by_the_orm")
 
