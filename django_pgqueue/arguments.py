@@ -66,7 +66,7 @@ def key(value: object, name: str) -> str | None:
     if not isinstance(value, str) or not 1 <= len(value) <= 255 or _UNSTORABLE.search(value):
         raise InvalidArgument(
             f"{name} must be text of 1 to 255 characters without NUL and lone surrogates, or "
-            f"None, not {value!r}; write str(...) around an id"
+            f"None, not {value!r}. Convert an id to text with str()"
         )
     return value
 
@@ -176,7 +176,7 @@ def limits_together(limits: Mapping[str, Any]) -> None:
             raise InvalidArgument(f"{burst} needs a {rate}: set both, or neither")
     if limits.get("group_burst") is not None and limits.get("group_limit") is not None:
         raise InvalidArgument(
-            "group_burst and group_limit exclude each other: a group_limit is also the burst of "
+            "group_burst and group_limit cannot both be set: the group_limit is also the burst of "
             "group_rate. Set group_burst to None"
         )
 
@@ -213,7 +213,7 @@ def moment(value: Delay | None, name: str = "delay") -> dict[str, Any]:
             )
         if not _FIRST <= value < _LAST:
             raise InvalidArgument(
-                f"{name} must be in the years 1 to 9998, in any time zone, not {value!r}"
+                f"{name} must be in the years 1 to 9998, in every time zone, not {value!r}"
             )
         return {"at": value, "after": None}
     if value is None or (type(value) is int and value == 0):
@@ -249,7 +249,7 @@ def json_text(value: object, what: str = "body") -> str | None:
     except UnicodeEncodeError as error:
         raise InvalidMessage(
             f"{what} holds a lone surrogate, which PostgreSQL cannot store: {error}. "
-            f"Decode the text properly, or with errors='replace'."
+            f"Decode the text with its own encoding, or with errors='replace'."
         ) from error
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidMessage(
@@ -258,8 +258,8 @@ def json_text(value: object, what: str = "body") -> str | None:
         ) from error
     if size > _LARGEST:
         raise InvalidMessage(
-            f"{what} is {size // 2**20} MiB of JSON, and PostgreSQL's jsonb holds 255. Keep "
-            f"it in a file or a table, and send where it is."
+            f"{what} is {size // 2**20} MiB of JSON, more than the 255 MiB that jsonb can hold. "
+            f"Store the data in a file or a table, and send its path or key."
         )
     if "\\u0000" in text and _NUL.search(text):
         raise InvalidMessage(
@@ -289,7 +289,9 @@ def targets(receipts_or_ids: Any) -> tuple[list[Receipt], list[int]]:
     elif type(receipts_or_ids) is not list and (
         isinstance(receipts_or_ids, (str, bytes)) or not isinstance(receipts_or_ids, Iterable)
     ):
-        raise InvalidArgument(f"give a receipt, an id, or a list of them, not {receipts_or_ids!r}")
+        raise InvalidArgument(
+            f"pass a message, a receipt, an id, or a list of these, not {receipts_or_ids!r}"
+        )
     receipts: dict[Receipt, None] = {}
     ids: dict[int, None] = {}
     for target in receipts_or_ids:
@@ -299,7 +301,7 @@ def targets(receipts_or_ids: Any) -> tuple[list[Receipt], list[int]]:
         elif is_id(target):
             ids[target] = None
         else:
-            raise InvalidArgument(f"{target!r} is neither a receipt nor the id of a message")
+            raise InvalidArgument(f"pass messages, receipts or ids, not {target!r}")
     return list(receipts), list(ids)
 
 
@@ -307,7 +309,7 @@ def ids(values: Any) -> list[int]:
     found = _list(values, "ids", "message ids")
     for value in found:
         if not is_id(value):
-            raise InvalidArgument(f"ids: {value!r} is not the id of a message, a whole number")
+            raise InvalidArgument(f"ids: {value!r} is not a message id, which is a whole number")
     return found
 
 
@@ -316,7 +318,7 @@ def receipts(values: Any) -> list[Receipt]:
     for value in found:
         if not _is_receipt(value):
             raise InvalidArgument(
-                f"receipts: {value!r} is no receipt; give the .receipt of a message that was read"
+                f"receipts: {value!r} is not a receipt: pass the .receipt of a read message"
             )
     return found
 
@@ -326,7 +328,7 @@ def by_receipt(values: Any, name: str, each: str) -> dict[Receipt, Any]:
     if values is None:
         return {}
     if not isinstance(values, Mapping):
-        raise InvalidArgument(f"{name} must be a dict of receipts to {each}, not {values!r}")
+        raise InvalidArgument(f"{name} must be a dict from receipts to {each}, not {values!r}")
     receipts(list(values))
     return dict(values)
 

@@ -157,7 +157,7 @@ def _find(runner: BareRunner, name: str) -> OpenQueue:
 def _checked(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     for name in settings:
         if name not in DEFAULTS:
-            raise InvalidArgument(f"settings: there is no {name!r}; see django_pgqueue.conf")
+            raise InvalidArgument(f"settings: {name!r} is not a key; see django_pgqueue.conf")
         if wrong := mistake(settings, name):
             raise InvalidArgument(f"settings: {name} {wrong}")
     return settings

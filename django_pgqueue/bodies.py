@@ -127,8 +127,8 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     if not parameters or unknown:
         raise InvalidArgument(
             f"{function.__module__}.{function.__qualname__} cannot be a consumer: its first "
-            f"parameter must take the message or its body, others must be named message or context"
-            + (f", not {', '.join(unknown)}" if unknown else "")
+            f"parameter must take the message or its body, and any other must be named message or "
+            f"context" + (f", not {', '.join(unknown)}" if unknown else "")
         )
     return parameters
 
@@ -162,7 +162,7 @@ def _converter(hint: Any) -> Callable[[Any], Any] | None:
         try:
             return make(body, "body")
         except (TypeError, ValueError, OverflowError) as error:
-            raise Reject(f"the body is no {hint.__name__}: {error}") from error
+            raise Reject(f"the body is not a valid {hint.__name__}: {error}") from error
 
     return convert
 
@@ -213,15 +213,15 @@ def _maker(hint: Any, where: str, known: dict[Any, Make]) -> Make:
         return _maker(plain.type, where, known)
     if isinstance(plain, type) and issubclass(plain, enum.Enum):
         values = [member.value for member in plain]
-        return _one_of(values, f"of {plain.__name__}", plain)
+        return _one_of(values, f"a value of {plain.__name__}", plain)
     if plain in _FROM_TEXT:
         return _from_text(plain, _FROM_TEXT)
     if plain in (str, int, float, bool, None, type(None)):
         return _plain_maker(plain or type(None))
     name = hint.__name__ if isinstance(hint, type) else hint
     raise InvalidArgument(
-        f"{where} is of type {name}, which cannot be made from JSON. Use a pydantic "
-        f"model, whose types pydantic checks, or another type"
+        f"{where} is of type {name}, which cannot be made from JSON. Use another type, or a "
+        f"pydantic model, which supports more types"
     )
 
 
@@ -232,7 +232,7 @@ def _list_maker(plain: Any, args: Any, where: str, known: dict[Any, Make]) -> Ma
 
         def make_tuple(value: Any, path: str) -> Any:
             fits = isinstance(value, list) and len(value) == len(makers)
-            _demand(fits, path, f"a list of {len(makers)}", value)
+            _demand(fits, path, f"a list of {len(makers)} items", value)
             pairs = zip(makers, value, strict=True)
             return tuple(make(each, f"{path}[{i}]") for i, (make, each) in enumerate(pairs))
 
@@ -276,7 +276,7 @@ def _record_maker(hint: Any, known: dict[Any, Make]) -> Make:
     def make(value: Any, path: str) -> Any:
         _demand(isinstance(value, dict), path, "an object", value)
         if missing := sorted(required - value.keys()):
-            raise TypeError(f"{path} lacks {', '.join(missing)}")
+            raise TypeError(f"{path} has no {', '.join(missing)}")
         # Unknown keys are ignored: a sender may be newer than its consumer.
         return build(
             **{

@@ -96,7 +96,7 @@ class QueueMismatch(PgQueueError):
     def __init__(self, name: str, setting: str, found: object, asked: object) -> None:
         super().__init__(
             f"Queue {name!r} exists with {setting}={found!r}, not {asked!r}. "
-            f"Leave {setting} out to use it as it is, or drop it first."
+            f"To use the queue as it is, leave {setting} out. To replace it, drop it first."
         )
 
 
@@ -106,7 +106,8 @@ class QueueBusy(PgQueueError):
     def __init__(self, name: str, seconds: float) -> None:
         super().__init__(
             f"Queue {name!r} could not be locked within {seconds:g} seconds: another transaction "
-            f"uses its tables. Nothing was changed; see pg_stat_activity, then try again."
+            f"uses its tables. Nothing was changed. Find that transaction in pg_stat_activity, and "
+            f"try again when it has ended."
         )
 
 
@@ -116,7 +117,7 @@ class QueueConverting(QueueBusy):
     def __init__(self, name: str) -> None:
         PgQueueError.__init__(
             self,
-            f"Queue {name!r} is being converted by another process. Let that end, then try again.",
+            f"Queue {name!r} is being converted by another process. Try again when it has ended.",
         )
 
 
@@ -125,8 +126,8 @@ class QueueInUse(PgQueueError):
 
     def __init__(self, name: str, sources: str) -> None:
         super().__init__(
-            f"Queue {name!r} takes the dead letters of {sources}: give these another "
-            f"dead_letter_queue first, or none."
+            f"Queue {name!r} is the dead-letter queue of {sources}: set their dead_letter_queue "
+            f"to another queue or to None first."
         )
 
 
@@ -138,9 +139,9 @@ class UntrustedSource(PgQueueError):
 
     def __init__(self, name: str, source: str, roles: str) -> None:
         super().__init__(
-            f"Dead letters in queue {name!r} name {source!r} as their source, which may be forged: "
-            f"{roles} may write to {name!r}, but not to {source!r}. They were not moved. Look at "
-            f"them, then name their target: redrive(to={source!r}, ids=...)."
+            f"Dead letters in queue {name!r} name {source!r} as their source, but may be forged: "
+            f"{roles} may write to {name!r}, but not to {source!r}. These dead letters were not "
+            f"moved. Check them, then name the target queue: redrive(to={source!r}, ids=...)."
         )
 
 
@@ -158,7 +159,7 @@ class MessageNotFound(PgQueueError, LookupError):
 
     def __init__(self, name: str, message_id: int) -> None:
         super().__init__(
-            f"Queue {name!r} has no message {message_id}, nor has its archive. Was it sent to "
+            f"Message {message_id} is neither in queue {name!r} nor in its archive. Was it sent to "
             f"another queue, rolled back, deleted, or removed by the queue's retention?"
         )
 
@@ -217,8 +218,9 @@ class ForeignSchema(PgQueueError):
     def __init__(self) -> None:
         super().__init__(
             "The database has a schema pgmq that this package did not make. Nothing was changed. "
-            "Move its messages (the documentation's page From PGMQ), then DROP EXTENSION IF EXISTS "
-            "pgmq CASCADE and DROP SCHEMA pgmq CASCADE, since the first leaves the queues' tables."
+            "Move its messages (see the page From PGMQ in the documentation). Then run DROP "
+            "EXTENSION IF EXISTS pgmq CASCADE, and DROP SCHEMA pgmq CASCADE for the tables that "
+            "remain."
         )
 
 
@@ -227,9 +229,9 @@ class LeaseLost(PgQueueError):
 
     def __init__(self, receipt: object) -> None:
         super().__init__(
-            f"Receipt {receipt} is no longer held: its visibility timeout ran out and the message "
-            f"was read again, or the message is gone. Nothing was changed; let the new holder "
-            f"finish it."
+            f"Receipt {receipt} is no longer valid: its lease expired and the message was read "
+            f"again, or the message is not in the queue any more. Nothing was changed. Let the new "
+            f"holder finish the message."
         )
 
 
@@ -266,10 +268,10 @@ class TransactionRefused(PgQueueError):
 
     def __init__(self, operation: str) -> None:
         super().__init__(
-            f"{operation}() inside a transaction gives no lease: until the commit it is only a "
-            f"row lock, and a rollback undoes the delivery count. Read outside atomic() (and "
-            f"outside ATOMIC_REQUESTS; without Django, with autocommit=True), or pass "
-            f"in_transaction=True to process the message in this transaction."
+            f"{operation}() inside a transaction gives no lease: until the commit there is only a "
+            f"row lock, and a rollback undoes the delivery count. Read outside atomic() and "
+            f"ATOMIC_REQUESTS (without Django: with autocommit=True), or pass in_transaction=True "
+            f"to process the message in this transaction."
         )
 
 

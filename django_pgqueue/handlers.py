@@ -72,8 +72,8 @@ class Handler:
                 object.__setattr__(self, name, seconds)
         if not callable(getattr(self.retry, "delay", None)):
             raise InvalidArgument(
-                f"retry must be a strategy of django_pgqueue.retries, such as NoRetry(), or have "
-                f"a method delay(attempt, elapsed); {self.retry!r} has none"
+                f"retry must be a strategy of django_pgqueue.retries, such as NoRetry(), or an "
+                f"object with a method delay(attempt, elapsed), not {self.retry!r}"
             )
         for name in ("max_deliveries", "max_workers", "batch_size", "fetch_batch_size"):
             value = getattr(self, name)
@@ -84,21 +84,21 @@ class Handler:
         if self.is_async and (self.locked or self.ack_policy is AckPolicy.TRANSACTIONAL):
             raise InvalidArgument(
                 f"{self.label} is async, and Django has no async transactions: make it a plain "
-                f"function, or choose another ack_policy"
+                f"function, or use neither locked nor TRANSACTIONAL"
             )
         if self.locked and self.batch:
             raise InvalidArgument(
-                f"{self.label}: locked takes one message at a time; leave out locked or batch"
+                f"{self.label}: locked handles one message at a time: leave out locked or batch"
             )
         if self.locked and self.ack_policy is AckPolicy.ACK_FIRST:
             raise InvalidArgument(
-                f"{self.label}: locked settles in the handler's transaction, never before it; "
-                f"choose another ack_policy than ACK_FIRST"
+                f"{self.label}: locked settles the message in the handler's transaction, and "
+                f"ACK_FIRST settles it before: leave out locked, or choose another ack_policy"
             )
         if self.keep_result and self.ack_policy is AckPolicy.ACK_FIRST:
             raise InvalidArgument(
-                f"{self.label}: keep_result has nothing to keep when the message is archived "
-                f"before the handler runs; choose another ack_policy than ACK_FIRST"
+                f"{self.label}: keep_result has nothing to keep with ACK_FIRST, which archives the "
+                f"message before the handler runs: choose another ack_policy"
             )
         object.__setattr__(self, "call", bodies.Call(self.function, batch=self.batch))
 
@@ -244,7 +244,7 @@ def register(handler: Handler) -> None:
     if known is not None and known.label != handler.label:
         raise InvalidArgument(
             f"queue {handler.queue!r} is already consumed by {known.label}, so {handler.label} "
-            f"cannot consume it: a queue has one function. Give the second one its own queue"
+            f"cannot consume it: a queue has one consumer. Give the second one its own queue"
         )
     _handlers[key] = handler
 
@@ -275,8 +275,8 @@ def handlers(queues: Sequence[str] = ()) -> list[Handler]:
         if not of_queue:
             known = ", ".join(sorted(key[0] for key in _handlers)) or "none"
             raise InvalidArgument(
-                f"no @consumer({queue!r}) in any consumers.py of the installed apps; "
-                f"queues that have one: {known}"
+                f"there is no @consumer({queue!r}) in any consumers.py of the installed apps. "
+                f"Queues with a consumer: {known}"
             )
         found += of_queue
     return found

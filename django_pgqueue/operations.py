@@ -183,11 +183,13 @@ class AlterQueue(QueueOperation):
         self.before = before
         label = f"AlterQueue({name!r})"
         if not self.settings:
-            raise InvalidArgument(f"{label} changes nothing: name a setting, as max_deliveries=20")
+            raise InvalidArgument(
+                f"{label} changes nothing: pass a setting, such as max_deliveries=20"
+            )
         if before is not None and before.keys() != self.settings.keys():
             raise InvalidArgument(
-                f"{label}: before must name the same settings as are changed "
-                f"({', '.join(sorted(self.settings))}), not {', '.join(sorted(before)) or 'none'}"
+                f"{label}: before must have the old values of the same settings, "
+                f"{', '.join(sorted(self.settings))}, not of {', '.join(sorted(before)) or 'none'}"
             )
         with _labelled(label):
             self._checked = arguments.settings(self.settings)
@@ -208,7 +210,7 @@ class AlterQueue(QueueOperation):
     def backwards(self, database: _Database) -> None:
         if self.before is None:
             raise IrreversibleError(
-                f"AlterQueue({self.name!r}) does not name the old values. "
+                f"AlterQueue({self.name!r}) cannot be reversed without the old values. "
                 f"Add before={{...}} with the same settings."
             )
         database.change(self.name, self._checked_before, self.describe())
@@ -314,7 +316,7 @@ class _Database:
         except LookupError as error:
             migration = _MIGRATIONS[name]
             raise InvalidArgument(
-                f"the table of {name} comes later than this migration: add "
+                f"this migration runs before the table of {name} exists: add "
                 f'("django_pgqueue", "{migration}") to its dependencies'
             ) from error
 
@@ -339,8 +341,8 @@ class _Database:
             known = ", ".join(self._queues.order_by("name").values_list("name", flat=True)[:20])
             raise InvalidArgument(
                 f"{purpose}: there is no queue {name!r} in database {self.connection.alias!r}; "
-                f"its queues: {known or 'none'}. Put CreateQueue({name!r}) before it, or name "
-                f"the migration that makes the queue in dependencies"
+                f"its queues: {known or 'none'}. Put CreateQueue({name!r}) before this operation, "
+                f"or add the migration that makes the queue to dependencies"
             )
         return queue
 
@@ -370,8 +372,8 @@ class _Database:
         names = ", ".join(sources.order_by("name").values_list("name", flat=True))
         if names:
             raise InvalidArgument(
-                f"queue {queue.name!r} takes the dead letters of {names}: drop these first, or "
-                f"change them with AlterQueue(..., dead_letter_queue=None)"
+                f"queue {queue.name!r} is the dead-letter queue of {names}: drop these queues "
+                f"first, or change them with AlterQueue(..., dead_letter_queue=None)"
             )
         number = queue.pk
         queue.delete()

@@ -31,9 +31,9 @@ def topic_pattern(pattern: object) -> str:
     """Validate a topic pattern, and return it unchanged. Raises InvalidArgument."""
     if not isinstance(pattern, str) or len(pattern) > LONGEST or not _PATTERN.fullmatch(pattern):
         raise InvalidArgument(
-            f"{pattern!r} is not a topic pattern: join words with dots. A word is *, for one word, "
-            f"or #, for any number of words, or consists of A-Z a-z 0-9 _ and -. At most "
-            f"{LONGEST} characters"
+            f"{pattern!r} is not a topic pattern: use words joined by dots, {LONGEST} characters "
+            f"at most. A word is * (any one word), # (any number of words), or characters of "
+            f"A-Z a-z 0-9 _ -"
         )
     return pattern
 

@@ -163,7 +163,7 @@ def test_lists_of_another_length_than_the_bodies_are_refused(refuse, orders, nam
     refuse(
         lambda: orders.send_batch([1, 2], **{name: values}),
         InvalidArgument,
-        f"{name} has {length} entries for 2 bodies",
+        f"{name} has {length} items, but there are 2 bodies",
     )
 
 

@@ -99,7 +99,7 @@ MISTAKES = {
     "a number as a group": (
         lambda: queue("orders").send(1, group=7),
         InvalidArgument,
-        ["group must be text", "write str(...) around an id"],
+        ["group must be text", "Convert an id to text with str()"],
     ),
     "countdown, as in Celery": (
         lambda: queue("orders").send(1, countdown=60),
@@ -158,7 +158,7 @@ MISTAKES = {
     "an ack after the visibility timeout": (
         ack_too_late,
         LeaseLost,
-        ["Receipt", "no longer held", "let the new holder finish it"],
+        ["Receipt", "no longer valid", "let the new holder finish the message"],
     ),
     "an ack of a peeked message": (
         ack_what_was_peeked,
@@ -168,13 +168,13 @@ MISTAKES = {
     "a text as an id": (
         lambda: queue("orders").archive("7"),
         InvalidArgument,
-        ["give a receipt, an id, or a list of them, not '7'"],
+        ["pass a message, a receipt, an id, or a list of these, not '7'"],
     ),
     "a message saved again": (change_a_message, PgQueueError, ["immutable", "Send a new one"]),
     "drop_queue of a dead-letter queue in use": (
         drop_a_dead_letter_queue_in_use,
         PgQueueError,
-        ["takes the dead letters of mails", "dead_letter_queue"],
+        ["is the dead-letter queue of mails", "dead_letter_queue"],
     ),
     "dead letters that go round": (
         dead_letters_in_a_circle,
@@ -184,7 +184,7 @@ MISTAKES = {
     "create_queue with another storage": (
         lambda: Message.objects.create_queue("orders", unlogged=True),
         QueueMismatch,
-        ["exists with unlogged=False, not True", "Leave unlogged out"],
+        ["exists with unlogged=False, not True", "leave unlogged out"],
     ),
     "a visibility timeout of zero": (
         lambda: Message.objects.create_queue("mails", visibility_timeout=0),
@@ -222,7 +222,7 @@ def test_runconsumer_in_a_test_case_names_drain(orders, own_handlers, options):
 
 
 def test_runconsumer_of_a_queue_without_a_handler_is_explained(committed_orders, own_handlers):
-    with pytest.raises(CommandError, match=r"no @consumer\('mails'\) in any consumers.py"):
+    with pytest.raises(CommandError, match=r"there is no @consumer\('mails'\) in any consumers.py"):
         call("runconsumer", "mails", "--drain")
 
 

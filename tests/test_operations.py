@@ -240,7 +240,7 @@ def test_drop_names_the_queues_that_send_their_dead_letters_there(state):
     forwards(CreateQueue("dead"), state)
     forwards(CreateQueue("orders", dead_letter_queue="dead"), state)
 
-    with pytest.raises(InvalidArgument, match="dead letters of orders"):
+    with pytest.raises(InvalidArgument, match="dead-letter queue of orders"):
         forwards(DropQueue("dead"), state)
 
 

@@ -12,7 +12,7 @@ DECLARE
     highest bigint;
 BEGIN
     IF spare < 0 OR spare IS NULL THEN
-        RAISE EXCEPTION 'pgqueue: spare must be a number of ids, 0 or more';
+        RAISE EXCEPTION 'pgqueue: spare must be the number of ids to skip, 0 or more';
     END IF;
     FOR own IN
         SELECT a.attrelid::regclass AS owner, quote_ident(a.attname) AS column_name,

@@ -130,7 +130,7 @@ def _change(queue: StoredQueue, interval: dt.timedelta | None, progress: Progres
         if partitioned:
             raise InvalidArgument(
                 f"queue {queue.name!r} is partitioned and cannot be unpartitioned. Make a new "
-                f"queue without partitions, send messages there, and move those in this one with "
+                f"queue without partitions, send new messages to it, and move the old ones with "
                 f"queue({queue.name!r}).redrive(to=...). Drop {queue.name!r} when its archive is "
                 f"not needed any more"
             )

@@ -61,9 +61,9 @@ def maintain(
     Raises QueueNotFound, InvalidArgument, and RuntimeError inside a transaction.
     """
     if not 0 <= patience < LONGEST:
-        raise InvalidArgument(f"patience must be seconds, at least 0, not {patience!r}")
+        raise InvalidArgument(f"patience must be a number of seconds, at least 0, not {patience!r}")
     if not 0.001 <= stall < LONGEST:
-        raise InvalidArgument(f"stall must be seconds, at least 0.001, not {stall!r}")
+        raise InvalidArgument(f"stall must be a number of seconds, at least 0.001, not {stall!r}")
     fresh = queue.reread()
     work = Work(fresh, patience, stall, progress or (lambda removed: None))
     began = time.monotonic()

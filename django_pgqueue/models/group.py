@@ -110,9 +110,10 @@ class BoundGroup:
         queue = self._find()
         if rate is not None and queue.group_rate is None:
             raise InvalidArgument(
-                f"queue {queue.name!r} has no group_rate, so its groups have no rates: give it one "
-                f'that no group reaches, such as AlterQueue({queue.name!r}, group_rate="10000/s"). '
-                f"Messages of its groups then start in any order"
+                f"queue {queue.name!r} has no group_rate, so none of its groups can have a rate. "
+                f"Give the queue a group_rate that no group reaches, such as "
+                f'AlterQueue({queue.name!r}, group_rate="10000/s"). The messages of its groups '
+                f"then start in any order"
             )
         own = self._rows(queue).first()
         limit = queue.group_limit if own is None or own.limit is None else own.limit

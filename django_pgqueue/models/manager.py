@@ -28,9 +28,9 @@ class MessageQuerySet(models.QuerySet[Any]):
         """Send a message with one INSERT. Raises InvalidArgument without a Queue."""
         if args or not (isinstance(columns.get("queue"), Queue) or columns.get("queue_id")):
             raise InvalidArgument(
-                "Message.objects.create() takes the columns of a message by name, and queue as a "
-                'Queue. To send by the name of a queue: queue("orders").send(body). To make a '
-                'queue: Message.objects.create_queue("orders")'
+                "Message.objects.create() takes a message's columns as keyword arguments, with a "
+                'Queue object as queue. To send by queue name: queue("orders").send(body). To '
+                'make a queue: Message.objects.create_queue("orders")'
             )
         return super().create(**columns)
 

@@ -218,7 +218,8 @@ BEGIN
     SELECT string_agg(name, ', ') INTO sources FROM pgqueue_queue
     WHERE dead_letter_queue_id = q.id AND id <> q.id;
     IF sources IS NOT NULL THEN
-        RAISE EXCEPTION 'queue "%" takes the dead letters of %: drop these first', $1, sources;
+        RAISE EXCEPTION 'queue "%" is the dead-letter queue of %: drop these queues first',
+            $1, sources;
     END IF;
     EXECUTE format('DROP VIEW IF EXISTS pgmq.%I, pgmq.%I', 'q_' || lower($1), 'a_' || lower($1));
     DELETE FROM pgmq.topic_bindings WHERE lower(queue_name) = lower($1);

@@ -324,7 +324,7 @@ def test_drop_without_input_asks_nothing(orders):
 def test_a_dead_letter_queue_in_use_is_not_dropped(orders):
     Message.objects.create_queue("mails", dead_letter_queue="orders")
 
-    with pytest.raises(CommandError, match="takes the dead letters of mails: give"):
+    with pytest.raises(CommandError, match="is the dead-letter queue of mails: set"):
         call("pgqueue_drop", "orders", "--no-input")
 
     assert Queue.objects.count() == 2

@@ -99,11 +99,11 @@ def test_a_limit_replaces_the_burst(customer):
 
 def test_a_burst_beside_a_limit_is_refused(mails, customer):
     customer.limit(50)
-    with pytest.raises(InvalidArgument, match="group_burst and group_limit exclude each other"):
+    with pytest.raises(InvalidArgument, match="group_burst and group_limit cannot both be set"):
         customer.rate("10/s", burst=2)
 
     Queue.objects.update(group_limit=5)
-    with pytest.raises(InvalidArgument, match="group_burst and group_limit exclude each other"):
+    with pytest.raises(InvalidArgument, match="group_burst and group_limit cannot both be set"):
         mails.group("customer 13").rate("10/s", burst=2)
 
     assert stored() == [("mails", "customer 12", 50, None, False)]

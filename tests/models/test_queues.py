@@ -352,7 +352,7 @@ def test_the_dead_letter_queue_of_another_cannot_be_dropped(db):
     Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue="dead")
 
-    with pytest.raises(QueueInUse, match="takes the dead letters of"):
+    with pytest.raises(QueueInUse, match="is the dead-letter queue of"):
         Message.objects.drop_queue("dead")
 
     Message.objects.send("dead", "still works")

@@ -112,7 +112,7 @@ def test_a_body_that_does_not_fit_is_rejected_with_the_reason(committed_orders, 
 
     assert charged == [Charge(7, 1.0)]
     assert outcomes() == {good: "COMPLETED", bad: "FAILED"}
-    assert errors()[0].startswith("the body is no Charge")
+    assert errors()[0].startswith("the body is not a valid Charge")
 
 
 def test_a_misfit_leaves_its_batch_before_the_handler(committed_orders, drain):

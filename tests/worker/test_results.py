@@ -137,7 +137,7 @@ def test_the_result_of_a_failed_message_raises_its_error(committed, drain, dead_
 
 
 def test_an_unknown_message_is_distinguished_from_one_that_waits(orders):
-    with pytest.raises(MessageNotFound, match="has no message 77"):
+    with pytest.raises(MessageNotFound, match="Message 77 is neither in queue"):
         orders.result(77)
 
 

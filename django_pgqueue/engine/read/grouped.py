@@ -130,5 +130,5 @@ def _receipts(heads: Sequence[Delivery]) -> list[Receipt]:
 def _number(qty: int | None) -> int:
     number = arguments.quantity(qty)
     if number is None:
-        raise InvalidArgument("qty must be a number: a batch of grouped messages needs a limit")
+        raise InvalidArgument("qty must be a number, not None: a read of groups needs a limit")
     return number

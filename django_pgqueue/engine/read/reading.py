@@ -208,8 +208,9 @@ def _limits(queue: OpenQueue) -> dict[str, Any]:
         return {}
     if (queue.rate or queue.group_rate) and not queue.runner.may_lease:
         raise InvalidArgument(
-            f"queue {queue.name!r} has a rate, and a rollback of this transaction would undo the "
-            f"count of starts: read outside atomic(), without in_transaction=True and locked=True"
+            f"queue {queue.name!r} has a rate or a group_rate, so it cannot be read in your "
+            f"transaction: a rollback would undo the count of started messages. Read outside "
+            f"atomic(), without in_transaction=True or locked=True"
         )
     return limit_names(
         whole=bool(queue.limit or queue.rate), slots=queue.has_slots, rate=bool(queue.group_rate)

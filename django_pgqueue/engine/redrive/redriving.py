@@ -53,7 +53,10 @@ def redrive(
     target = None if to is None else dead_letters.find(to)
     if target is not None and target.id == dead_letters.id:
         name = dead_letters.name
-        raise InvalidArgument(f"messages of queue {name!r} cannot be redriven to itself")
+        raise InvalidArgument(
+            f"queue {name!r} cannot be the target of its own redrive: pass another queue as to=, "
+            f"or leave to= out"
+        )
     open_ended(dead_letters)  # unfolds expired leases: then their messages can be redriven
     pages = _redrivable(dead_letters, ids, conditional)
     rest: list[_Dead] = []
@@ -154,7 +157,7 @@ def replay(
     """
     target = queue if to is None else queue.find(to)
     if state is not None and str(state) not in map(str, ENDS):
-        raise InvalidArgument(f"state must be {', '.join(ENDS)} or None, not {state!r}")
+        raise InvalidArgument(f"state must be one of {', '.join(ENDS)}, or None, not {state!r}")
     # Stops at the present highest id: messages replayed and archived meanwhile are left out.
     [(last,)] = queue.run("redrive/last_id")
     params = {
@@ -189,7 +192,9 @@ def _in_steps(
     if rate is not None and (
         isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1e9
     ):
-        raise InvalidArgument(f"rate must be a number of messages a second, not {rate!r}")
+        raise InvalidArgument(
+            f"rate must be a number of messages a second, more than zero, not {rate!r}"
+        )
     # Steps of 0.1 s keep a slow rate even.
     size = BATCH if rate is None else max(1, min(BATCH, int(rate / 10)))
     began = time.monotonic()

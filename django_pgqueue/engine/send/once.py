@@ -28,14 +28,14 @@ def claim(
     ``window`` is the queue's ``unique_window``; the other arguments are those of a send.
     """
     if unique is None:
-        raise InvalidArgument("until, on_conflict and max_wait need unique=")
+        raise InvalidArgument("until, on_conflict and max_wait need unique=: pass a key")
     if on_conflict not in get_args(OnConflict):
         raise InvalidArgument(
-            f"on_conflict is one of {', '.join(get_args(OnConflict))}, not {on_conflict!r}"
+            f"on_conflict must be one of {', '.join(get_args(OnConflict))}, not {on_conflict!r}"
         )
     debounces = on_conflict == "delay"
     if debounces and not delay:
-        raise InvalidArgument('on_conflict="delay" needs delay=, as in delay=5')
+        raise InvalidArgument('on_conflict="delay" needs delay=, such as delay=5')
     if max_wait is not None:
         if not debounces:
             raise InvalidArgument('max_wait needs on_conflict="delay"')

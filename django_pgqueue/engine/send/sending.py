@@ -151,7 +151,7 @@ def listed(bodies: Any) -> list[Any]:
         raise InvalidArgument(f"bodies must be a list of bodies, not {bodies!r}")
     found = list(bodies)
     if not found:
-        raise InvalidArgument("bodies is empty: give at least one")
+        raise InvalidArgument("bodies is empty: pass at least one body")
     return found
 
 
@@ -249,8 +249,8 @@ def _one_each(
     values = list(value)
     if len(values) != count:
         raise InvalidArgument(
-            f"{name} has {len(values)} entries for {count} bodies: give one for each, "
-            f"or one for all"
+            f"{name} has {len(values)} items, but there are {count} bodies: pass one item for "
+            f"each body, or one value for all"
         )
     return [checked(each) for each in values]
 

@@ -208,7 +208,7 @@ def settle(
     for outcome in outcomes.values():
         if not isinstance(outcome, (Ack, Nack, Reject, Discard)):
             raise InvalidArgument(
-                f"outcomes: {outcome!r} is no outcome; give an Ack, Nack, Reject or Discard of "
+                f"outcomes: {outcome!r} is not an outcome: pass an Ack, Nack, Reject or Discard of "
                 f"django_pgqueue.acks"
             )
     done = {r: outcome for r, outcome in outcomes.items() if isinstance(outcome, Ack)}
@@ -265,7 +265,7 @@ def _noting(
     for failure in found.values():
         if not isinstance(failure, Failure):
             raise InvalidArgument(
-                f"failures: {failure!r} is no Failure; make one with Failure.of(error, attempt)"
+                f"failures: {failure!r} is not a Failure: pass Failure.of(error, attempt)"
             )
     holder = arguments.process(process_id)
     kept = queue.runner.settings.ATTEMPTS_KEPT

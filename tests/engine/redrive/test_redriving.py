@@ -185,7 +185,7 @@ def test_redrive_names_a_source_that_is_gone_after_the_rest(failing, dead):
 
 
 def test_what_a_redrive_cannot_do_is_refused(failing, dead):
-    with pytest.raises(InvalidArgument, match="to itself"):
+    with pytest.raises(InvalidArgument, match="cannot be the target of its own redrive"):
         dead.redrive(to="dead")
     with pytest.raises(InvalidArgument, match="rate"):
         dead.redrive(rate=0)

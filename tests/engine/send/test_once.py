@@ -405,7 +405,7 @@ WRONG = [
     ({"max_wait": 5}, "need unique="),
     ({"unique": "k", "until": "finished"}, "until must be"),
     ({"unique": "k", "until": 0}, "until must be more than zero"),
-    ({"unique": "k", "on_conflict": "raise"}, "on_conflict is one of"),
+    ({"unique": "k", "on_conflict": "raise"}, "on_conflict must be one of"),
     ({"unique": "k", "on_conflict": "delay"}, "needs delay="),
     ({"unique": "k", "max_wait": 5}, "max_wait needs on_conflict"),
     ({"unique": "k", "on_conflict": "delay", "delay": 1, "max_wait": 0}, "max_wait must be more"),
