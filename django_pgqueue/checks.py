@@ -103,7 +103,9 @@ def check_keys(**kwargs: Any) -> list[CheckMessage]:
     return [
         Error(
             f"PGQUEUE has no setting {key!r}.",
-            hint=f"Did you mean {close[0]!r}?" if close else f"There are {', '.join(DEFAULTS)}.",
+            hint=f"Did you mean {close[0]!r}?"
+            if close
+            else f"Its settings: {', '.join(DEFAULTS)}.",
             id="django_pgqueue.E001",
         )
         for key in (() if conf.problem() else getattr(django_settings, "PGQUEUE", {}))
@@ -118,7 +120,7 @@ def check_values(**kwargs: Any) -> list[CheckMessage]:
     return [
         Error(
             f"{text}.",
-            hint=f"{conf.__file__} begins with a table of every key and its meaning.",
+            hint=f"{conf.__file__} lists every key with its default and its meaning.",
             id="django_pgqueue.E006",
         )
         for text in wrong
@@ -131,8 +133,8 @@ def check_vendor() -> Messages:
     alias = Queue.objects.database()
     if alias in connections and connections[alias].vendor != "postgresql":
         yield Error(
-            f"The queues' database {alias!r} is {connections[alias].display_name}.",
-            hint=f"Queues need PostgreSQL. Set DATABASES[{alias!r}]['ENGINE'] to "
+            f"The queues' database {alias!r} is {connections[alias].display_name}, not PostgreSQL.",
+            hint=f"Set DATABASES[{alias!r}]['ENGINE'] to "
             f"'django.db.backends.postgresql', with NAME, USER and HOST of your server. To keep "
             f"only the queues in PostgreSQL, give their database an alias of its own, name it in "
             f"PGQUEUE['DATABASE'], and add django_pgqueue.routers.QueueRouter to "
@@ -158,7 +160,7 @@ def check_database_exists() -> Messages:
     if alias is not None and alias not in connections:
         yield Error(
             f"PGQUEUE['DATABASE'] is {alias!r}, which is not in DATABASES.",
-            hint=f"DATABASES has {', '.join(map(repr, connections))}.",
+            hint=f"Set it to one of the aliases in DATABASES: {', '.join(map(repr, connections))}.",
             id="django_pgqueue.E004",
         )
 
@@ -169,9 +171,9 @@ def check_made_by_migrations(alias: str) -> Messages:
     switched_off = django_settings.MIGRATION_MODULES.get(APP, "") is None
     if kind != "p" and (kind is not None or switched_off):
         yield Error(
-            f"The queues' tables in database {alias!r} were not made by their migrations.",
-            hint=f"They are partitioned, which only migrations can do: take {APP!r} out of "
-            f"MIGRATION_MODULES. Tests that run with --no-migrations call "
+            f"The queues' tables in database {alias!r} were not made by the migrations.",
+            hint=f"Only the migrations make partitioned tables, which queues need: remove {APP!r} "
+            f"from MIGRATION_MODULES. In tests that run with --no-migrations, call "
             f"django_pgqueue.testing.make_tables().",
             id="django_pgqueue.E005",
         )
@@ -181,7 +183,7 @@ def check_made_by_migrations(alias: str) -> Messages:
 def check_objects(alias: str) -> Messages:
     for each in inspection.damage(connections[alias]):
         yield Error(
-            f"In database {alias!r} {each}.",
+            f"In database {alias!r}, {each}.",
             hint=each.remedy,
             id=f"django_pgqueue.{'E010' if each.kind == 'table' else 'E009'}",
         )
@@ -192,11 +194,11 @@ def check_listening(alias: str, queues: dict[str, Queue], consumed: list[Handler
     with suppress(psycopg.Error):
         if not can_listen(alias):
             yield Warning(
-                f"Database {alias!r} is behind a pooler in transaction mode, which passes no "
-                f"notifications on: consumers find messages by polling, up to a second later.",
-                hint="Give the processes of runconsumer settings with a direct connection to the "
-                "server, or with a pooler in session mode. If polling will do, start them "
-                "with --no-listen and put this check into SILENCED_SYSTEM_CHECKS.",
+                f"Database {alias!r} is behind a pooler in transaction mode, which does not pass "
+                f"on notifications: consumers find messages by polling, up to a second later.",
+                hint="Run runconsumer with settings that connect to the server directly, or "
+                "through a pooler in session mode. If polling is fast enough, start it with "
+                "--no-listen, and add this check's id to SILENCED_SYSTEM_CHECKS.",
                 id="django_pgqueue.W004",
             )
 
@@ -208,11 +210,11 @@ def check_pools() -> Messages:
     found = [(Queue.objects.database(each.using), each, each.workers) for each in handlers()]
     for alias, size, count, needed in small_pools(each for each in found if each[0] in connections):
         yield Warning(
-            f"The pool of database {alias!r} has {size} connections, and a consumer "
-            f"process with all handlers has {count} workers there.",
+            f"The pool of database {alias!r} has {size} connections, but a consumer process that "
+            f"runs all handlers has {count} workers.",
             hint=f"Set DATABASES[{alias!r}]['OPTIONS']['pool']['max_size'] to {needed} or "
-            f"more: a worker that gets no connection releases its message. If each process "
-            f"runs only some of the queues, silence this check.",
+            f"more: a worker that gets no connection releases its message. If no process runs "
+            f"all queues, silence this check.",
             id="django_pgqueue.W005",
         )
 
@@ -227,10 +229,10 @@ def check_routers() -> Messages:
     ) == alias and router.allow_migrate_model(alias, Message)
     if not follows:
         yield Warning(
-            f"PGQUEUE['DATABASE'] is {alias!r}, but the routers do not send the queues' models "
-            f"there.",
-            hint="Put django_pgqueue.routers.QueueRouter first in DATABASE_ROUTERS; otherwise "
-            "migrations, the admin and the ORM look into another database than the operations.",
+            f"PGQUEUE['DATABASE'] is {alias!r}, but the routers choose another database for the "
+            f"queues' models.",
+            hint="Put django_pgqueue.routers.QueueRouter first in DATABASE_ROUTERS. Otherwise "
+            "queue() uses one database, and migrations, the admin and the ORM use another.",
             id="django_pgqueue.W001",
         )
 
@@ -242,8 +244,8 @@ def check_handlers(**kwargs: Any) -> list[CheckMessage]:
     except (PgQueueError, TypeError) as error:
         return [
             Error(
-                f"A consumer cannot be used: {error}",
-                hint=f"See {_place(error)}. manage.py runconsumer would end with this error.",
+                f"A consumer is invalid: {error}",
+                hint=f"See {_place(error)}. manage.py runconsumer stops with the same error.",
                 id="django_pgqueue.E007",
             )
         ]
@@ -259,8 +261,8 @@ def check_handlers(**kwargs: Any) -> list[CheckMessage]:
                 Error(
                     f"Queue {handler.queue!r} in database {alias!r} is consumed by {other.label} "
                     f"and by {handler.label}.",
-                    hint="Each message would go to only one of them. Give one a queue of its own; "
-                    "to send to both, bind both queues to a topic.",
+                    hint="Each message would go to only one of them. Give each its own queue. To "
+                    "send a message to both, bind both queues to a topic.",
                     id="django_pgqueue.E008",
                 )
             )
@@ -287,7 +289,7 @@ def check_queues_exist(alias: str, queues: dict[str, Queue], consumed: list[Hand
         if name.lower() in queues:
             continue
         hint = (
-            f"Make it in a migration: CreateQueue({name!r}), or now: "
+            f"Create it in a migration with CreateQueue({name!r}), or now with "
             f"manage.py pgqueue_create {name}."
         )
         if handler.queue_made_by is not None:
@@ -295,7 +297,7 @@ def check_queues_exist(alias: str, queues: dict[str, Queue], consumed: list[Hand
         elif close := get_close_matches(name.lower(), queues, n=1):
             hint = f"Did you mean {queues[close[0]].name!r}?"
         yield Warning(
-            f"There is no queue {name!r} in database {alias!r}, which {handler.label} consumes.",
+            f"There is no queue {name!r} in database {alias!r} for {handler.label}.",
             hint=hint,
             id="django_pgqueue.W002",
         )

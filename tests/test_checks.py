@@ -340,7 +340,7 @@ def test_w004_warns_of_a_pooler_in_transaction_mode(own_handlers, pgbouncer, mon
 
     message = said("W004", databases=["default"])
 
-    assert "which passes no notifications on" in message.msg
+    assert "which does not pass on notifications" in message.msg
     assert "--no-listen" in (message.hint or "")
 
 
@@ -383,7 +383,7 @@ def own(name: str, parent: str = "message") -> str:
             "DROP TRIGGER pgqueue_message_inserted ON {fast}; CREATE TRIGGER "
             "pgqueue_message_inserted AFTER INSERT ON {fast} "
             "FOR EACH STATEMENT EXECUTE FUNCTION pgqueue_message_inserted()",
-            "pgqueue_message_inserted of {fast} is altered",
+            "pgqueue_message_inserted of {fast} was altered",
         ),
     ],
 )
@@ -409,8 +409,8 @@ def test_e009_finds_functions_that_were_dropped_or_altered(kinds):
 
     assert {each.id for each in errors} == {"django_pgqueue.E009"}
     assert sorted(each.msg for each in errors) == [
-        "In database 'default' function pgqueue_claim_keys is missing.",
-        "In database 'default' function pgqueue_wake is altered.",
+        "In database 'default', function pgqueue_claim_keys is missing.",
+        "In database 'default', function pgqueue_wake was altered.",
     ]
     assert "sqlmigrate" in (errors[0].hint or "")
 
@@ -420,7 +420,7 @@ def test_e009_finds_functions_that_were_dropped_or_altered(kinds):
     [
         (
             "ALTER TABLE pgqueue_message DETACH PARTITION {plain}",
-            "{plain} of queue 'plain' is no partition of pgqueue_message",
+            "{plain} of queue 'plain' is not a partition of pgqueue_message",
         ),
         ("ALTER TABLE {fast} SET LOGGED", "{fast} of queue 'fast' is not unlogged"),
     ],

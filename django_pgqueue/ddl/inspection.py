@@ -92,9 +92,10 @@ def _functions(cursor: Any, schema: str, made: str) -> Iterator[Damage]:
             yield Damage(
                 "function",
                 name,
-                "is altered" if name in found else "is missing",
-                f"Run its CREATE FUNCTION, as CREATE OR REPLACE FUNCTION: manage.py sqlmigrate "
-                f"django_pgqueue 0001_initial prints it. Keep your own changes outside of {name}.",
+                "was altered" if name in found else "is missing",
+                f"Restore it: manage.py sqlmigrate django_pgqueue 0001_initial prints its CREATE "
+                f"FUNCTION. Run that as CREATE OR REPLACE FUNCTION. Put your own code in another "
+                f"function than {name}.",
             )
 
 
@@ -116,11 +117,11 @@ def _tables(cursor: Any, schema: str) -> Iterator[Damage]:
             yield Damage(
                 "table",
                 table,
-                f"of queue {queue!r} is {'no partition of ' + parent if exists else 'missing'}",
+                f"of queue {queue!r} is {'not a partition of ' + parent if exists else 'missing'}",
                 f"ALTER TABLE {parent} ATTACH PARTITION {table} FOR VALUES IN ({number});"
                 if exists
                 else "Restore it from a backup, or delete the queue and create it again: without "
-                "the table each operation of the queue fails.",
+                "the table every operation on the queue fails.",
             )
     cursor.execute(
         f"""
@@ -138,7 +139,7 @@ def _tables(cursor: Any, schema: str) -> Iterator[Damage]:
         yield Damage(
             "table",
             table,
-            f"of queue {queue!r} is not {kind.lower()}, as the queue is",
+            f"of queue {queue!r} is not {kind.lower()}, but the queue is",
             f"ALTER TABLE {table} SET {kind};",
         )
 
@@ -172,7 +173,7 @@ def _triggers(cursor: Any, schema: str, made: str) -> Iterator[Damage]:
             yield Damage("trigger", where, "is missing", f"{create};")
         elif _plain(definition, schema) != create:
             remedy = f"DROP TRIGGER {name} ON {table}; {create};"
-            yield Damage("trigger", where, "is altered", remedy)
+            yield Damage("trigger", where, "was altered", remedy)
         elif not enabled:
             remedy = f"ALTER TABLE {table} ENABLE TRIGGER {name};"
             yield Damage("trigger", where, "is disabled", remedy)
