@@ -27,8 +27,8 @@ def zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise InvalidArgument(
-            f"there is no time zone {name!r}: use a name like 'Europe/Berlin' or 'UTC' (and "
-            f"install tzdata where the system has none)"
+            f"there is no time zone {name!r}: use a name such as 'Europe/Berlin' or 'UTC'. If the "
+            f"system has no time zones, pip install tzdata"
         ) from error
 
 
@@ -56,8 +56,8 @@ def following(expression: str, time_zone: str, after: dt.datetime) -> dt.datetim
         )
     if len(expression.split()) != 5:
         raise InvalidArgument(
-            f"{expression!r} is no cron expression: it has five fields (minute, hour, day of "
-            f"month, month, day of week), as '0 4 * * *'. For seconds use an interval"
+            f"{expression!r} is not a cron expression: give five fields (minute, hour, day of "
+            f"month, month, day of week), such as '0 4 * * *'. For seconds, use an interval"
         )
     try:
         ticks = cronsim.CronSim(expression, after.astimezone(zone(time_zone)))
@@ -67,5 +67,7 @@ def following(expression: str, time_zone: str, after: dt.datetime) -> dt.datetim
             if moment > after:
                 return moment
     except cronsim.CronSimError as error:
-        raise InvalidArgument(f"{expression!r} is no cron expression: {error}") from error
-    raise InvalidArgument(f"{expression!r} has no tick within fifty years")
+        raise InvalidArgument(f"{expression!r} is not a cron expression: {error}") from error
+    raise InvalidArgument(
+        f"{expression!r} has no tick in the next fifty years: change its day or month"
+    )

@@ -137,9 +137,11 @@ def schedule(
     """
     interval = arguments.span(every, "every")
     if bool(cron_expression) == (interval is not None):
-        raise InvalidArgument('give a cron expression, as @schedule("0 4 * * *"), or every=')
+        raise InvalidArgument(
+            'pass either a cron expression, such as @schedule("0 4 * * *"), or every='
+        )
     if missed not in Missed.values:
-        raise InvalidArgument(f"missed is one of {', '.join(Missed.values)}, not {missed!r}")
+        raise InvalidArgument(f"missed must be one of {', '.join(Missed.values)}, not {missed!r}")
     if cron_expression:
         cron.check(cron_expression, tz or "UTC")
     arguments.json_text(body)
@@ -157,23 +159,23 @@ def schedule(
     if until not in (None, "started", "done"):
         raise InvalidArgument(f'until must be "started", "done" or None, not {until!r}')
     if until and not unique:
-        raise InvalidArgument("until needs unique=")
+        raise InvalidArgument("until needs unique=: pass both, or neither")
     if tz is not None:
         cron.zone(tz)
 
     def declare(target: T) -> T:
         if _is_task(target):
             if body is not None:
-                raise InvalidArgument("a task has args and kwargs, and no body")
+                raise InvalidArgument("a task has no body: pass args and kwargs")
         elif args or kwargs:
-            raise InvalidArgument("args and kwargs are a task's; a consumer has a body")
+            raise InvalidArgument("args and kwargs are for tasks: pass body to a consumer")
         given = Declaration(name or _path(target), target, values, args, kwargs or {})
         known = _declared.get(given.name)
         # An identical declaration: its module was imported twice.
         if known is not None and known != given:
             raise InvalidArgument(
-                f"there is a schedule {given.name!r} already: give the second one a name, as "
-                f'@schedule(..., name="{given.name}.2")'
+                f"there is already a schedule {given.name!r}: give the second one its own name, "
+                f'such as @schedule(..., name="{given.name}.2")'
             )
         _declared[given.name] = given
         return target
@@ -199,7 +201,7 @@ def synchronize(alias: str) -> int:
         try:
             changed += declaration.save(alias)
         except PgQueueError as error:
-            logger.error("schedule %s was not set up: %s", declaration.name, error)
+            logger.error("schedule %s was not saved: %s", declaration.name, error)
 
     for_each(declared(), save)
     return changed
@@ -269,8 +271,8 @@ class Ticker(Loop):
             self._saved[alias] = names
         for mended in Schedule.objects.mend(using=alias):
             logger.warning(
-                "schedule %s was to be sent on %s, later than its times allow: the server's clock "
-                "was probably ahead. Its next tick is now %s",
+                "the next tick of schedule %s was %s, which is too late: the server's clock was "
+                "probably ahead. The next tick is now %s",
                 mended.name,
                 ddl.moment(mended.tick).isoformat(),
                 mended.next_run_at.isoformat(),

@@ -453,13 +453,13 @@ class Schedule(models.Model):
 
     def _check(self) -> None:
         if bool(self.cron) == (self.interval is not None):
-            raise InvalidArgument("a schedule has either a cron expression or an interval")
+            raise InvalidArgument("a schedule needs either a cron expression or an interval")
         if self.until and not self.unique_key:
             raise InvalidArgument("until needs a unique key")
         cron.zone(self.time_zone)
         if self.missed not in Missed.values:
             raise InvalidArgument(
-                f"missed is one of {', '.join(Missed.values)}, not {self.missed!r}"
+                f"missed must be one of {', '.join(Missed.values)}, not {self.missed!r}"
             )
         if self.cron:
             cron.check(self.cron, self.time_zone)

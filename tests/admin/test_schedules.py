@@ -59,7 +59,7 @@ def test_a_schedule_is_made_and_changed(planner, orders):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"cron": "nonsense"}, "is no cron expression"),
+        ({"cron": "nonsense"}, "is not a cron expression"),
         ({"time_zone": "Mars/Olympus"}, "there is no time zone"),
         ({"interval": "10min"}, "either a cron expression or an interval"),
         ({"priority": "101"}, "less than or equal to 100"),

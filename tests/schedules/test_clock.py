@@ -104,7 +104,7 @@ def test_the_doctor_finds_a_schedule_far_ahead_and_the_ticker_mends_it(orders, c
     with caplog.at_level(logging.WARNING, "django_pgqueue"):
         schedules.Ticker({"default": []})._look("default")
 
-    assert "schedule daily was to be sent on" in caplog.text
+    assert "the next tick of schedule daily was" in caplog.text
     assert not found()[0].is_problem
 
 

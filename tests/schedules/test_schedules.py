@@ -145,10 +145,10 @@ def test_new_times_count_from_now_though_only_they_are_saved(orders, fields):
     [
         ({}, "either a cron expression or an interval"),
         ({"cron": "* * * * *", "interval": DAY}, "either a cron expression or an interval"),
-        ({"cron": "nonsense"}, "no cron expression"),
+        ({"cron": "nonsense"}, "is not a cron expression"),
         ({"cron": "0 4 * * *", "time_zone": "Mars/Olympus"}, "no time zone"),
         ({"interval": dt.timedelta(milliseconds=5)}, "at least a second"),
-        ({"interval": DAY, "missed": "never"}, "missed is one of once, all, skip"),
+        ({"interval": DAY, "missed": "never"}, "missed must be one of once, all, skip"),
     ],
 )
 def test_times_that_make_no_sense_are_refused(orders, values, message):
@@ -182,7 +182,7 @@ def test_one_that_cannot_be_understood_is_paused(orders):
 
     bad.refresh_from_db()
     assert bad.paused
-    assert "no cron expression" in bad.error
+    assert "is not a cron expression" in bad.error
 
 
 def test_without_cronsim_intervals_are_still_sent(orders, monkeypatch):
@@ -354,20 +354,20 @@ def test_only_schedules_in_the_databases_of_the_process_are_declared(orders, dec
 @pytest.mark.parametrize(
     ("args", "options", "message"),
     [
-        ((), {}, "give a cron expression"),
-        (("0 4 * * *",), {"every": 5}, "give a cron expression"),
-        (("0 4 * *",), {}, "no cron expression"),
+        ((), {}, "pass either a cron expression"),
+        (("0 4 * * *",), {"every": 5}, "pass either a cron expression"),
+        (("0 4 * *",), {}, "is not a cron expression"),
         (("0 4 * * *",), {"tz": "Mars/Olympus"}, "no time zone"),
         ((), {"every": 0.5}, "at least a second"),
         ((), {"every": "often"}, "every must be seconds"),
-        ((), {"every": 5, "missed": "never"}, "missed is one of"),
+        ((), {"every": 5, "missed": "never"}, "missed must be one of"),
         ((), {"every": 5, "priority": 101}, "priority must be"),
         ((), {"every": 5, "unique": ""}, "unique must be"),
         ((), {"every": 5, "until": "done"}, "until needs unique="),
         ((), {"every": 5, "unique": "k", "until": "never"}, "until must be"),
         ((), {"every": 5, "expires": 0.5}, "expires must be at least a second"),
         ((), {"every": 5, "body": object()}, "body is not JSON"),
-        ((), {"every": 5, "args": [1]}, "args and kwargs are a task's"),
+        ((), {"every": 5, "args": [1]}, "args and kwargs are for tasks"),
     ],
 )
 def test_a_bad_declaration_is_refused_at_once(declarations, args, options, message):
@@ -412,7 +412,7 @@ class TestTasks:
     def test_a_task_has_no_body(self, declarations, backend):
         from tests.tasks.sample import add
 
-        with pytest.raises(InvalidArgument, match="a task has args and kwargs"):
+        with pytest.raises(InvalidArgument, match="a task has no body: pass args and kwargs"):
             schedule(every=5, body={})(add)
 
     def test_a_backend_without_queues_has_no_schedules(self, db, declarations):
