@@ -165,12 +165,12 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         known = {field.name for field in fields(Handler)} - set(_DECIDED)
         if unknown := sorted(set(self.handler_options) - known):
             text = f"{setting} has no option {unknown[0]!r}."
-            hint = f"There are {', '.join(sorted({*known, *_OWN_OPTIONS}))}."
+            hint = f"Its options: {', '.join(sorted({*known, *_OWN_OPTIONS}))}."
             return [Error(text, hint=hint, id="django_pgqueue.E006")]
         try:
             Handler("tasks", lambda message: None, keep_result=True, **self.handler_options)
         except InvalidArgument as error:
-            return [Error(f"{setting} cannot be used: {error}", id="django_pgqueue.E007")]
+            return [Error(f"{setting} is invalid: {error}", id="django_pgqueue.E007")]
         return []
 
 

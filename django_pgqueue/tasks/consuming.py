@@ -124,8 +124,8 @@ def _discover() -> None:
         if not _REFUSED_OPTION.search(str(error)):
             raise
         raise InvalidArgument(
-            f"{error}: Django's own @task does not take it here. Write from django_pgqueue.tasks "
-            f"import task, which takes it"
+            f"{error}: Django's own @task does not have this option. Import the decorator of this "
+            f"package instead: from django_pgqueue.tasks import task"
         ).with_traceback(error.__traceback__) from None
 
 
@@ -188,8 +188,8 @@ def _start(
     """Send ``task_started``. Returns the task, its result so far, and positional arguments."""
     if not is_task(message.body):
         raise Reject(
-            f"message {message.pk} is no task: its body must have task, args and kwargs. Only a "
-            f"task backend sends to {message.queue_name!r}; use another queue for messages"
+            f"message {message.pk} is not a task: its body must have task, args and kwargs. Queue "
+            f"{message.queue_name!r} is for tasks only: send other messages to another queue"
         )
     task = task_of(message.body, message.queue_name, message.priority, alias)
     attempts: Sequence[Attempt] = ()

@@ -278,7 +278,7 @@ def _check_template(task: PgQueueTask[..., Any], name: str, template: object) ->
     try:
         names = _names(template)
     except ValueError as error:
-        raise InvalidTask(f"{name} {template!r} cannot be filled in: {error}") from error
+        raise InvalidTask(f"{name} {template!r} is not a valid template: {error}") from error
     known = [
         parameter.name
         for parameter in inspect.signature(task.func).parameters.values()
@@ -287,6 +287,6 @@ def _check_template(task: PgQueueTask[..., Any], name: str, template: object) ->
     for each in names:
         if each not in known:
             raise InvalidTask(
-                f"{name} {template!r} names {each or 'no'!r}, which is no argument of "
-                f"{task.name}: it has {', '.join(known) or 'none'}. Write {{{{ for a brace."
+                f"{name} {template!r}: {{{each}}} is not an argument of {task.name}, whose "
+                f"arguments are {', '.join(known) or 'none'}. Write {{{{ for a brace."
             )

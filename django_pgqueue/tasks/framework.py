@@ -46,8 +46,8 @@ else:
         from django_tasks.utils import normalize_json
     except ImportError as error:
         raise ImproperlyConfigured(
-            f"django_pgqueue.tasks needs a Tasks framework, and this is Django "
-            f"{django.get_version()}: pip install 'django-postgres-mq[tasks]', which brings the "
-            f"backport django-tasks, or upgrade to Django 6.0. @consumer and queue(...).send(...) "
-            f"need neither. ({error})"
+            f"django_pgqueue.tasks needs a Tasks framework, which Django {django.get_version()} "
+            f"does not have. Run pip install 'django-postgres-mq[tasks]' for the backport "
+            f"django-tasks, or upgrade to Django 6.0. @consumer and queue(...).send(...) need "
+            f"neither. ({error})"
         ) from error

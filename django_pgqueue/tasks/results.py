@@ -66,7 +66,9 @@ def task_of(body: dict[str, Any], queue_name: str, priority: int, backend: str) 
 def _task(path: str, queue_name: str, priority: int, backend: str) -> Task[..., Any]:
     task = import_string(path)
     if not isinstance(task, Task):
-        raise TypeError(f"{path} is no task: put @task on it, or purge the messages that name it")
+        raise TypeError(
+            f"{path} is not a task: put @task on it, or delete the messages that name it"
+        )
     return task.using(queue_name=queue_name, priority=priority, backend=backend)
 
 

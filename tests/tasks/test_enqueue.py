@@ -301,7 +301,7 @@ def test_a_result_of_a_task_whose_function_is_gone(backend):
 
     with pytest.raises(ImportError, match="gone"):
         backend.get_result(str(gone))
-    with pytest.raises(TypeError, match="is no task"):
+    with pytest.raises(TypeError, match="is not a task"):
         backend.get_result(str(plain))
 
 

@@ -356,7 +356,7 @@ def test_a_message_that_is_no_task_is_rejected(committed_backend, work):
     work()
 
     error = ArchivedMessage.objects.get(pk=pk).error or ""
-    assert error.startswith(f"message {pk} is no task")
+    assert error.startswith(f"message {pk} is not a task")
 
 
 def test_an_unknown_task_is_tried_again_as_new_code_may_be_on_its_way(committed_backend, work):
@@ -376,7 +376,7 @@ def test_only_tasks_are_run(committed_backend, work):
 
     work(max_messages=1)
 
-    assert "is no task: put @task on it" in BoundQueue("default").attempts(pk)[0].message
+    assert "is not a task: put @task on it" in BoundQueue("default").attempts(pk)[0].message
 
 
 def test_runconsumer_takes_named_queues_only(committed_backend, work):
@@ -454,7 +454,8 @@ def test_the_module_names_the_backport_on_an_older_django():
 
     assert run.returncode == 1
     assert "ImproperlyConfigured: django_pgqueue.tasks needs a Tasks framework" in run.stderr
-    assert "this is Django 5.2.8: pip install 'django-postgres-mq[tasks]'" in run.stderr
+    assert "which Django 5.2.8 does not have" in run.stderr
+    assert "Run pip install 'django-postgres-mq[tasks]' for the backport" in run.stderr
 
 
 def test_an_older_django_needs_no_backport_for_consumers():
