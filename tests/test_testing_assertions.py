@@ -64,7 +64,7 @@ def test_delayed_and_leased_messages_are_in_the_queue_and_archived_ones_are_not(
 
 
 def test_a_failed_assertion_shows_the_messages_in_the_queue(orders):
-    with pytest.raises(AssertionError, match=r"found 0\. It is empty"):
+    with pytest.raises(AssertionError, match=r"found 0\. The queue is empty"):
         assert_enqueued("orders")
 
     orders.send_batch([{"order": n} for n in range(12)])
@@ -72,9 +72,9 @@ def test_a_failed_assertion_shows_the_messages_in_the_queue(orders):
     with pytest.raises(AssertionError) as raised:
         assert_enqueued("orders", contains={"order": 77})
     said = str(raised.value)
-    assert said.startswith("expected a matching message in queue 'orders', found 0. It has:")
+    assert said.startswith("expected a matching message in queue 'orders', found 0. The queue has:")
     assert "PENDING priority=0 group=None body={'order': 9} headers=None" in said
-    assert said.endswith("and more")
+    assert said.endswith("and more messages")
     with pytest.raises(
         AssertionError, match="expected 2 matching messages in queue 'orders', found 12"
     ):

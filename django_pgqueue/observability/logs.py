@@ -94,8 +94,8 @@ def messages_released(sender: str, count: int, **kwargs: Any) -> None:
 
 def messages_interrupted(sender: str, messages: list[Any], seconds: float, **kwargs: Any) -> None:
     text = (
-        "this process stopped and interrupted %(message)s after %(seconds).1f s; it is due again. "
-        "Raise --graceful-timeout if handlers need longer"
+        "%(message)s was interrupted after %(seconds).1f s, because this process stopped. The "
+        "message is due again. Raise --graceful-timeout if handlers need longer"
     )
     for message in messages:
         _log(WARNING, sender, text, message, seconds=seconds)
@@ -156,9 +156,9 @@ def queue_maintained(sender: str, maintained: Any, **kwargs: Any) -> None:
     if lakes and (sender, lakes) not in _warned:
         _warned.add((sender, lakes))
         text = (
-            "retention removes nothing, because it waits for %(lakes)s, which was exported from "
-            "another server. Export to a new lake with --hold-retention, then unset "
-            '"holds retention" of the old one in the admin'
+            "retention removes nothing, because lakes from another server hold it: %(lakes)s. "
+            "Export to a new lake with --hold-retention, then unset "
+            '"holds retention" of the old lake in the admin'
         )
         _log(WARNING, sender, text, lakes=list(lakes))
     did = maintained.removed or maintained.partitions_made or maintained.partitions_dropped
@@ -167,8 +167,8 @@ def queue_maintained(sender: str, maintained: Any, **kwargs: Any) -> None:
     _log(
         WARNING if stay else INFO if did else DEBUG,
         sender,
-        f"removed %(removed)s archived messages, %(partitions_dropped)s partitions; "
-        f"made %(partitions_made)s partitions{kept}, in %(seconds).1f s",
+        f"removed %(removed)s archived messages and %(partitions_dropped)s partitions, "
+        f"made %(partitions_made)s partitions, in %(seconds).1f s{kept}",
         removed=maintained.removed,
         **maintained.as_dict(),
     )
@@ -188,7 +188,7 @@ def schedule_failed(
     name = schedule.name
     if _failed_ticks.get(name) != at:
         _failed_ticks[name] = at
-        text = "schedule %(schedule)s could not send the message of %(at)s: %(error)s"
+        text = "schedule %(schedule)s could not send the message due at %(at)s: %(error)s"
         _log_error(sender, text, error, schedule=name, at=at.isoformat())
 
 

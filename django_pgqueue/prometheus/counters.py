@@ -58,12 +58,12 @@ outcomes = {
     signals.messages_discarded: "discarded",
 }
 database_failed = _counter("database_failed", "Operations that failed.", "operation")
-run_seconds = _histogram("run_seconds", "Handler runs.", _RUN, "queue")
+run_seconds = _histogram("run_seconds", "Run times of handlers.", _RUN, "queue")
 wait_seconds = _histogram(
     "wait_seconds", "Time from the send to the first delivery.", _WAIT, "queue"
 )
 task_runs = _counter("task_runs", "Runs of tasks, by their outcome.", *("queue", "task", "outcome"))
-task_run_seconds = _histogram("task_run_seconds", "Runs of tasks.", _RUN, *("queue", "task"))
+task_run_seconds = _histogram("task_run_seconds", "Run times of tasks.", _RUN, *("queue", "task"))
 
 
 def page() -> tuple[str, bytes]:

@@ -45,10 +45,9 @@ _GAUGES = {
         "the future.",
     },
     ("lake",): {
-        "export_failures": "Failed export runs since the last good one.",
-        "export_age_seconds": "Time since the last good run exported all messages.",
-        "export_lag_seconds": "The export age while messages wait for an export; 0 when the "
-        "lake has all.",
+        "export_failures": "Failed export runs since the last successful one.",
+        "export_age_seconds": "Time since the last run that exported all messages.",
+        "export_lag_seconds": "export_age_seconds if messages wait for an export, else 0.",
         "export_lag_messages": f"Archived messages that the lake lacks, counted up to "
         f"{MOST_COUNTED}.",
         "export_held_messages": "Messages whose retention is over, kept until they are exported.",

@@ -125,7 +125,7 @@ def _place(queue: Any, using: str | None) -> tuple[str, str, str | None]:
     backend = getattr(queue.get_backend(), "database", None)
     if backend is None:
         raise TypeError(
-            f"{queue.name} has a backend that sends no messages: configure "
+            f"the backend of task {queue.name} sends no messages: configure "
             f"django_pgqueue.tasks.PgQueueBackend for this test"
         )
     return using or backend, queue.queue_name, queue.module_path
@@ -136,15 +136,15 @@ def _contents(alias: str, name: str) -> str:
     live = LiveMessage.objects.using(alias).filter(queue=found)
     shown = list(live.order_by("pk")[: _SHOWN + 1])
     if not shown:
-        return "It is empty."
+        return "The queue is empty."
     bodies = Message.objects.using(alias).filter(queue=found).in_bulk([row.pk for row in shown])
     lines = [
         f"  {row.pk} {row.state} priority={row.priority} group={row.group_key!r} "
         f"body={bodies[row.pk].body!r} headers={bodies[row.pk].headers!r}"
         for row in shown[:_SHOWN]
     ]
-    more = ["  and more"] if len(shown) > _SHOWN else []
-    return "\n".join(["It has:", *lines, *more])
+    more = ["  and more messages"] if len(shown) > _SHOWN else []
+    return "\n".join(["The queue has:", *lines, *more])
 
 
 def _last_id(alias: str) -> int:

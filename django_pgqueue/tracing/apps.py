@@ -16,8 +16,8 @@ class TracingConfig(AppConfig):
     def ready(self) -> None:
         if find_spec("opentelemetry") is None:
             raise ImproperlyConfigured(
-                "django_pgqueue.tracing needs opentelemetry-api: pip install "
-                "'django-postgres-mq[opentelemetry]', or take it out of INSTALLED_APPS"
+                "django_pgqueue.tracing needs opentelemetry-api. Run pip install "
+                "'django-postgres-mq[opentelemetry]', or remove the app from INSTALLED_APPS"
             )
         from django_pgqueue.tracing import spans
 

@@ -392,7 +392,7 @@ def test_a_lake_of_another_server_is_told_of_once(caplog):
         BoundQueue("told").maintain()
 
     [record] = [record for record in caplog.records if "/told" in record.message]
-    assert "waits for /told, which was exported from another server" in record.message
+    assert "lakes from another server hold it: /told." in record.message
     assert "--hold-retention" in record.message
     assert record.lakes == ["/told"]
 

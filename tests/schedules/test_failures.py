@@ -182,7 +182,7 @@ def test_a_failure_is_logged_once_for_each_tick(mails, caplog, monkeypatch):
 
     [record] = caplog.records
     assert record.getMessage() == (
-        f"mails: schedule mails could not send the message of {NOON.isoformat()}: "
+        f"mails: schedule mails could not send the message due at {NOON.isoformat()}: "
         f"no messages on holidays"
     )
     assert record.schedule == "mails"

@@ -140,7 +140,7 @@ def test_a_message_that_every_deploy_interrupts_is_done_in_the_end(
             command.terminate()
         assert command.wait(10) == 0
         assert live("patient") == [(pk, "SCHEDULED", 0, 0) for pk in ids]
-        assert f"this process stopped and interrupted message {ids[0]} after" in command.output
+        assert f"message {ids[0]} was interrupted after" in command.output
     (tmp_path / "go").touch()
 
     start("--drain").wait()
