@@ -72,7 +72,7 @@ def _fold(alias: str) -> None:
 
 
 def _forget(alias: str) -> None:
-    """Delete the rows of old hours, and of old minutes that were never folded."""
+    """Delete the rows of old hours, and of old minutes that were never merged."""
     now = _now(alias)
     with connections[alias].cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pgqueue_queue")
