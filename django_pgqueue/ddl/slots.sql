@@ -207,6 +207,9 @@ BEGIN
             ahead := 1;
             CONTINUE;
         END IF;
+        IF taken = rule.slots AND free IS NULL AND unsure IS NULL AND NOT late AND NOT rule.paused THEN
+            RETURN true;
+        END IF;
 
         WITH kept AS MATERIALIZED (
             -- If too many slots are free, keeps those with the latest next_at, as the rate demands.
