@@ -86,7 +86,7 @@ class Consumer:
         """Seconds since the start."""
         return time.monotonic() - self.started
 
-    def stop(self, reason: str = "asked to") -> None:
+    def stop(self, reason: str = "stop() was called") -> None:
         """Stop fetching, let handlers finish, and release unstarted messages.
 
         Safe in a signal handler.
@@ -94,7 +94,7 @@ class Consumer:
         self.reason = self.reason or reason
         self.stopping = True
 
-    def abort(self, reason: str = "asked twice") -> None:
+    def abort(self, reason: str = "abort() was called") -> None:
         """Stop without waiting for handlers. Releases their messages, which are due at once."""
         self.stop(reason)
         self.aborting = True
@@ -190,9 +190,9 @@ class Consumer:
             self.stop(f"ran for {options.max_runtime:g} seconds")
         elif options.max_memory is not None and memory() > options.max_memory:
             self._grew_too_large = True
-            self.stop(f"uses more than {options.max_memory} bytes of memory")
+            self.stop(f"the process uses more than {options.max_memory} bytes of memory")
         elif is_orphaned():
-            self.stop("its supervisor is gone")
+            self.stop("the supervisor process has ended")
         elif options.drain and self._is_drained():
             self.stop("the queues are empty")
 

@@ -366,7 +366,7 @@ def _answers(returned: Any, count: int) -> Sequence[Any]:
     answers = list(returned)
     if len(answers) != count:
         raise TypeError(
-            f"a batch handler must return None or one outcome for each message: "
-            f"it returned {len(answers)} for {count}"
+            f"a batch handler must return None, or a list with one outcome for each message: "
+            f"it returned a list of length {len(answers)} for a batch of length {count}"
         )
     return answers

@@ -78,7 +78,9 @@ class HealthServer(threading.Thread):
                     "/readyz": found["loops"] and found["database"] and not found["stopping"],
                 }
                 if self.path not in good:
-                    return self.send_error(404, f"there are {', '.join([*good, *pages])}")
+                    return self.send_error(
+                        404, f"unknown path: use one of {', '.join([*good, *pages])}"
+                    )
                 body = json.dumps(found).encode()
                 return self._answer(200 if good[self.path] else 503, "application/json", body)
 

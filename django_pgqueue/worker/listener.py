@@ -52,7 +52,7 @@ class Listener(Loop):
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
         with limited(connection):
             if _is_shared(self._alias, connection):
-                raise Refused("a pooler in transaction mode passes no notifications on")
+                raise Refused("a pooler in transaction mode does not forward notifications")
             try:
                 connection.execute(f"LISTEN {CHANNEL}")
             except psycopg.Error as error:

@@ -120,9 +120,11 @@ class _Slot:
         self._child = None
         if code == 0 or lived > _HEALTHY:
             self._deaths = 0
-            logger.info("consumer process %s ended (%s); starting another", pid, code)
+            logger.info("consumer process %s ended with exit code %s; starting another", pid, code)
             return
         self._deaths += 1
         wait = 0.0 if self._deaths == 1 else min(2.0 ** (self._deaths - 2), _LONGEST_WAIT)
         self._not_before = time.monotonic() + wait
-        logger.error("consumer process %s died (%s); another one in %g s", pid, code, wait)
+        logger.error(
+            "consumer process %s died with exit code %s; starting another in %g s", pid, code, wait
+        )

@@ -204,7 +204,7 @@ def test_max_runtime_and_max_memory_end_the_process(patient, start):
 
     assert (long.wait(), large.wait()) == (0, 0)
     assert "Stopped: ran for 0.5 seconds." in long.output
-    assert "Stopped: uses more than 1048576 bytes of memory." in large.output
+    assert "Stopped: the process uses more than 1048576 bytes of memory." in large.output
 
 
 # After a kill

@@ -29,36 +29,41 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         add = parser.add_argument
         add("queues", nargs="*", help="only these queues (default: all)")
-        add("--workers", type=positive, help="handlers at once for each queue")
-        add("--batch", type=positive, help="messages read at once")
-        add("--processes", type=positive, default=1, help="(default: 1)")
+        add("--workers", type=positive, help="number of concurrent handlers for each queue")
+        add("--batch", type=positive, help="maximum number of messages per read")
+        add("--processes", type=positive, default=1, help="number of processes (default: 1)")
         add("--drain", action="store_true", help="exit when the queues are empty")
         add(
             "--no-listen",
             action="store_false",
             dest="listen",
-            help="poll only, as behind a transaction pooler",
+            help="poll without LISTEN, for use behind a pooler in transaction mode",
         )
         add_time(
             parser,
             "--graceful-timeout",
             Options.graceful_timeout,
-            "how long handlers may take to finish when asked to stop",
+            "how long to wait for running handlers after SIGTERM or Ctrl-C",
         )
         add("--max-messages", type=positive, metavar="N", help="exit after N messages")
         add("--max-runtime", type=seconds, metavar="TIME", help="exit after this time")
-        add("--max-memory", type=_size, metavar="SIZE", help="exit when it uses more, such as 512M")
+        add(
+            "--max-memory",
+            type=_size,
+            metavar="SIZE",
+            help="exit when the process uses more memory than this, such as 512M",
+        )
         add(
             "--health-port",
             type=int,
             metavar="PORT",
-            help="/healthz and /readyz; each of several processes takes the next port",
+            help="serve /healthz and /readyz on this port; each further process uses the next port",
         )
         add(
             "--health-host",
             default=Options.health_host,
             metavar="HOST",
-            help="the address of that port; 0.0.0.0 for all (default: %(default)s)",
+            help="IP address of the health port; 0.0.0.0: every address (default: %(default)s)",
         )
         add_time(
             parser,
@@ -70,7 +75,7 @@ class Command(BaseCommand):
         add(
             "--no-progress",
             action="store_true",
-            help="log lines instead of redrawing them on a terminal",
+            help="log the counts regularly, instead of redrawing them on a terminal",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -95,7 +100,9 @@ class Command(BaseCommand):
         autodiscover()
         found = handlers(options["queues"])
         if not found:
-            raise CommandError("There is no @consumer in any consumers.py of the installed apps.")
+            raise CommandError(
+                "No app in INSTALLED_APPS has a consumers.py with a @consumer function. Add one."
+            )
         names = ",".join(sorted({handler.queue for handler in found}))
         configure(options["database_timeout"], f"runconsumer {names}")
         given = {f.name: options[f.name] for f in fields(Options) if f.name in options}
@@ -116,9 +123,9 @@ def _refuse_transaction() -> None:
             raise CommandError(
                 f"runconsumer does not work inside a transaction (of "
                 f"DATABASES[{connection.alias!r}]): its threads have their own connections, which "
-                f"see only committed messages. In a TestCase handle messages with "
-                f"django_pgqueue.testing.drain(), or make it a TransactionTestCase; elsewhere call "
-                f"runconsumer outside atomic()."
+                f"see only committed messages. In a TestCase, handle messages with "
+                f"django_pgqueue.testing.drain(), or make the class a TransactionTestCase. "
+                f"Elsewhere, call runconsumer outside atomic()."
             )
 
 
