@@ -35,7 +35,9 @@ class QueueCommand(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_database(parser)
-        parser.add_argument("--json", action="store_true", help="the result as JSON, for scripts")
+        parser.add_argument(
+            "--json", action="store_true", help="print the result as JSON, for scripts"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         alias, self._as_json = Queue.objects.database(options["database"]), options["json"]
@@ -86,7 +88,7 @@ class QueueCommand(BaseCommand):
             "--noinput",
             action="store_false",
             dest="interactive",
-            help="do it without asking",
+            help="do not ask for confirmation",
         )
 
     def confirm(self, question: str, expected: str, refusal: str) -> None:
@@ -96,8 +98,8 @@ class QueueCommand(BaseCommand):
         answer = sys.stdin.readline()
         if not answer:
             raise CommandError(
-                "There was no answer on stdin, and nothing was changed. "
-                "Add --no-input to do it without asking."
+                "There was no answer on stdin, so nothing was changed. "
+                "Add --no-input to run the command without confirmation."
             )
         if answer.strip() != expected:
             raise CommandError(refusal)
@@ -107,7 +109,7 @@ def add_database(parser: CommandParser) -> None:
     parser.add_argument(
         "--database",
         choices=tuple(connections),
-        help="alias of the queues' database (default: as configured)",
+        help="alias of the queues' database (default: the configured one)",
     )
 
 
@@ -116,7 +118,7 @@ def add_conditional(parser: Any) -> None:
         "--conditional",
         type=json_value,
         metavar="JSON",
-        help='only messages whose body contains it, as {"customer": 7}',
+        help='only messages whose body contains this, such as {"customer": 7}',
     )
 
 
@@ -193,7 +195,7 @@ def whole_seconds(text: str) -> int:
     length = seconds(text)
     if length < 1 or length % 1:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a whole number of seconds, 1 or more: write 30 or 30s, 10m, 2h"
+            f"{text!r} must be a whole number of seconds, 1 or more, such as 30, 30s, 10m or 2h"
         )
     return int(length)
 
@@ -205,7 +207,7 @@ def positive(text: str) -> int:
     except ValueError:
         number = 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, 1 or more")
     return number
 
 

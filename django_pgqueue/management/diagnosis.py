@@ -134,7 +134,7 @@ def _snapshots(alias: str, limits: Limits, report: Report) -> str:
             report(
                 f"{row['holder']} ({row['name']}, {row['state']}) has a transaction open for "
                 f"{age(row['seconds'])}: rows deleted since then cannot be removed",
-                f"End it, or see why it stays open: {row['remedy']}",
+                f"Find out why it stays open, or end it: {row['remedy']}",
                 row,
             )
     slots = (
@@ -143,12 +143,13 @@ def _snapshots(alias: str, limits: Limits, report: Report) -> str:
     )
     for row in _rows(alias, slots):
         report(
-            f"replication slot {row['slot_name']} is not in use and holds back vacuum by "
-            f"{row['transactions']:,} transactions",
-            f"Start its replica, or: SELECT pg_drop_replication_slot('{row['slot_name']}')",
+            f"replication slot {row['slot_name']} is not in use: rows deleted in the last "
+            f"{row['transactions']:,} transactions cannot be removed",
+            f"Start its replica, or drop the slot: "
+            f"SELECT pg_drop_replication_slot('{row['slot_name']}')",
             row,
         )
-    return f"oldest transaction of others: {age(held[0]['seconds']) if held else 'none'}"
+    return f"oldest open transaction: {age(held[0]['seconds']) if held else 'none'}"
 
 
 def _dead_rows(alias: str, limits: Limits, report: Report) -> str:
@@ -231,11 +232,11 @@ def _dead_leases(alias: str, limits: Limits, report: Report) -> str:
     for row in found:
         report(
             f"process {row['process_id']} is dead and holds {counted(row['leases'])}",
-            "A running consumer or manage.py pgqueue_maintain gives them back. Otherwise they "
-            "become readable when their visibility timeout ends.",
+            "Start a consumer or run manage.py pgqueue_maintain: both release the messages. "
+            "Otherwise they become readable when their visibility timeout ends.",
             row,
         )
-    return "none of a dead process"
+    return "none held by a dead process"
 
 
 def _clock(alias: str, limits: Limits, report: Report) -> str:
@@ -272,7 +273,7 @@ def _sizes(alias: str, limits: Limits, report: Report) -> str:
         if row["endless"] and size > limits.unbounded:
             report(
                 f"queue {row['name']} has {filesizeformat(size)} and keeps its archive for ever",
-                "Give it a retention, in the admin or by pgqueue_create --retention.",
+                "Set the retention of the queue, in the admin or on the Queue in Python.",
                 row,
             )
     return f"{filesizeformat(total)} in {len(found)} queues"
@@ -293,10 +294,10 @@ def _attempts(alias: str, limits: Limits, report: Report) -> str:
     )
     for row in found:
         report(
-            f"queue {row['name']} has the errors of more than {many:,} failed attempts, and "
+            f"queue {row['name']} has the errors of more than {many:,} failed attempts, although "
             f"ATTEMPTS_PER_QUEUE is {kept:,}",
-            "Remove the oldest: manage.py pgqueue_maintain. Consumers also do it, at least once "
-            "an hour, unless MAINTENANCE_SECONDS is None.",
+            "Remove the oldest: run manage.py pgqueue_maintain. Consumers also remove them, at "
+            "least once an hour, unless MAINTENANCE_SECONDS is None.",
             {"queue": row["name"], "kept": kept},
         )
     [row] = _rows(alias, "SELECT pg_total_relation_size('pgqueue_attempt') AS size")
@@ -314,32 +315,32 @@ def _schedules(alias: str, limits: Limits, report: Report) -> str:
         if -wait > limits.overdue:
             report(
                 f"schedule {schedule} was due {age(-wait)} ago",
-                "Start any consumer: it sends the message (cron expressions need cronsim).",
+                "Start any consumer: it sends the message. For cron expressions, install cronsim.",
                 values,
             )
         if (sooner := schedule.sooner(now)) is not None:
             report(
                 f"schedule {schedule} is due in {age(wait)}, but its times say "
-                f"{age((sooner - now).total_seconds())}, as happens if the server's clock ran "
-                f"ahead and was set back",
+                f"{age((sooner - now).total_seconds())}: the server's clock was probably ahead, "
+                f"and then set back",
                 "Start a consumer: it corrects the next tick within ten seconds.",
                 values,
             )
         if running and schedule.declared is not None and schedule.name not in declared:
             report(
                 f"schedule {schedule} is declared by no running consumer",
-                "Start the consumer whose code declares it. If there is none any more, delete it "
-                "in the admin.",
+                "Start the consumer whose code declares the schedule. If no code declares it any "
+                "more, delete the schedule in the admin.",
                 values,
             )
     for schedule in active.exclude(error=""):
         report(
             f"schedule {schedule} cannot be sent: {schedule.error}",
-            "Correct what the error names: the schedule in the admin or the code, or its queue.",
+            "Correct the schedule (in the admin or the code) or its queue, as the error says.",
             {"schedule": schedule.name},
         )
     ended = Schedule.objects.using(alias).exclude(ended_at=None).count()
-    rest = f"; {ended} ended with its declaration" if ended else ""
+    rest = f"; {ended} ended for lack of a declaration" if ended else ""
     return f"{active.count() + ended}; none is late{rest}"
 
 
@@ -352,9 +353,9 @@ def _exports(alias: str, limits: Limits, report: Report) -> str:
         command = f"manage.py pgqueue_export {lake.path}"
         if lake.failures:
             report(
-                f"exports to {lake.path} fail ({lake.failures} since the last good one): "
+                f"exports to {lake.path} fail (failures since the last success: {lake.failures}): "
                 f"{lake.error}{held}",
-                f"Run it and read its error: {command}. If nobody needs the lake any more, unset "
+                f"Run one and read its error: {command}. If nobody needs the lake any more, unset "
                 f'"holds retention" in the admin.',
                 values,
             )

@@ -32,7 +32,7 @@ def run_job(job: str, alias: str, options: dict[str, Any], command: BaseCommand)
     except PipelineError as error:
         raise CommandError(str(error), returncode=error.exit_code) from error
     if code:
-        raise CommandError("Lake and database differ.", returncode=code)
+        raise CommandError("Lake and database differ: see above.", returncode=code)
 
 
 class JobCommand(BaseCommand):

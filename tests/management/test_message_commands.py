@@ -65,7 +65,7 @@ def test_a_body_that_is_no_json_is_refused_with_a_hint(orders):
         ("--group", "", "group must be text of 1 to 255 characters"),
         ("--delay", "soon", "'soon' is not a duration"),
         ("--expires", "0", "expires must be more than zero seconds"),
-        ("--batch", "0", "'0' is not a whole number, 1 or more"),
+        ("--batch", "0", "'0' must be a whole number, 1 or more"),
     ],
 )
 def test_options_that_make_no_sense_send_nothing(orders, option, value, words):
@@ -157,7 +157,7 @@ def test_ctrl_c_lets_a_batch_finish_and_names_the_line_to_continue_from(orders, 
     with pytest.raises(CommandError, match="Sent 2 messages") as caught:
         call("pgqueue_send", "orders", "--batch", "2")
 
-    assert str(caught.value).endswith("continue from line 3 (tail -n +3).")
+    assert str(caught.value).endswith("Continue from line 3 (tail -n +3).")
     assert caught.value.returncode == 130
     assert bodies(orders) == [1, 2]
 
@@ -227,7 +227,7 @@ def test_a_shell_pipes_lines_and_gets_exit_codes(committed_orders):
     assert good.returncode == 0
     assert json.loads(good.stdout)["sent"] == 1
     assert (bad.returncode, json.loads(bad.stdout)["bad"][0]["line"]) == (1, 2)
-    assert "CommandError: Bad lines among lines 1 to 2: 1." in bad.stderr
+    assert "CommandError: Lines 1 to 2 were not sent. Bad lines among them: 1." in bad.stderr
     assert (unanswered.returncode, unanswered.stdout) == (1, "")
     assert "Add --no-input" in unanswered.stderr
     assert (wrong.returncode, wrong.stdout) == (2, "")
@@ -261,7 +261,7 @@ def test_peek_shows_what_waits_and_why(orders):
     later = orders.send(2, delay=60)
     headings, line = call("pgqueue_peek", "orders", "--blocked").out.splitlines()
 
-    assert nothing == "No message of queue 'orders' waits.\n"
+    assert nothing == "Queue 'orders' has no blocked messages.\n"
     assert headings.startswith("waits for")
     assert line.split()[:2] == ["scheduled", str(later)]
 
@@ -352,8 +352,8 @@ def test_redrive_counts_the_messages_that_stay(dead):
 
     assert said.out.splitlines() == [
         "Sent 3 messages of queue 'dead' back.",
-        "Still there: 1 message, in flight, new, or without a source queue (--to QUEUE sends "
-        "those).",
+        "Not sent: 1 message in flight, just arrived, or without a source queue. To send those "
+        "without one, add --to QUEUE.",
     ]
 
 

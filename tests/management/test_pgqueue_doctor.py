@@ -260,7 +260,7 @@ def test_a_lake_whose_exports_fail_or_are_late(orders):
     [failing] = findings("exports")
 
     assert late.text == "lake /lake is 2 d behind"
-    assert failing.text == "exports to /lake fail (1 since the last good one): no space"
+    assert failing.text == "exports to /lake fail (failures since the last success: 1): no space"
     assert "manage.py pgqueue_export /lake" in late.action
     ExportRun.objects.update(state="DONE")
     [found] = findings("exports", export=3 * 86400)

@@ -55,7 +55,7 @@ def test_a_lock_in_the_way_is_named(actor):
 
     said = call("pgqueue_maintain", "--patience", "0.1", "--stall", "0.01").out
 
-    assert said.splitlines()[1].endswith("other sessions use the tables, try later")
+    assert said.splitlines()[1].endswith("other sessions use the tables: run this again later")
     actor.do(commit)
 
 
@@ -74,7 +74,7 @@ def test_a_lake_of_another_server_is_named_with_advice(orders):
     [of_orders, of_plain] = call_json("pgqueue_maintain")
 
     assert "nothing removed: a lake was exported from another server" in said
-    assert "Exported from another server: /old." in said
+    assert "Lakes exported from another server: /old." in said
     assert "pgqueue_export PATH --hold-retention" in said
     assert (of_orders["foreign_lakes"], of_plain["foreign_lakes"]) == ([], ["/old"])
     assert ArchivedMessage.objects.count() == 2
@@ -124,7 +124,7 @@ def test_an_interrupt_says_how_many_messages_were_removed(monkeypatch):
     monkeypatch.setattr(lakes, "note_removal", interrupt)
 
     with pytest.raises(
-        CommandError, match=r"Interrupted. 4 messages removed; run it again"
+        CommandError, match=r"Interrupted. 4 messages removed. Run the command again"
     ) as said:
         call("pgqueue_maintain")
 

@@ -208,7 +208,8 @@ def test_an_existing_queue_stays_and_the_differing_settings_are_named(orders):
 
     assert out.out.splitlines() == [
         "Queue 'orders' exists already.",
-        "max_deliveries stays 20, not 5: change it in the admin, or by saving the Queue.",
+        "max_deliveries is still 20, not 5: change it in the admin, or set it on the Queue and "
+        "save it.",
     ]
     assert Queue.objects.get(name="orders").max_deliveries == 20
 
@@ -217,8 +218,8 @@ def test_an_existing_queue_stays_and_the_differing_settings_are_named(orders):
     ("arguments", "words"),
     [
         (["or ders"], "'or ders' is not a queue name"),
-        (["mails", "--visibility-timeout", "0"], "'0' is not a whole number of seconds"),
-        (["mails", "--visibility-timeout", "1.5"], "write 30 or 30s, 10m, 2h"),
+        (["mails", "--visibility-timeout", "0"], "'0' must be a whole number of seconds"),
+        (["mails", "--visibility-timeout", "1.5"], "such as 30, 30s, 10m or 2h"),
         (["mails", "--retention", "soon"], "'soon' is not a duration: write 30"),
         (["mails", "--rate", "often"], "rate must be a number of messages in a second, minute"),
         (["mails", "--burst", "5"], "burst needs a rate"),
@@ -282,7 +283,7 @@ def test_purge_shows_how_far_it_is_and_after_ctrl_c_what_is_done(orders, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(ProgressBar, "show", interrupt)
-        with pytest.raises(CommandError, match="4 messages deleted; run it again for the rest"):
+        with pytest.raises(CommandError, match=r"4 messages deleted\. Run the command again for"):
             call("pgqueue_purge", "orders", "--no-input")
     said = call("pgqueue_purge", "orders", "--no-input", terminal=True)
 

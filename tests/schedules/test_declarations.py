@@ -175,7 +175,7 @@ def test_the_doctor_names_declarations_that_no_consumer_has(orders):
 
     [finding] = found()
     assert finding.text == "schedule nightly is declared by no running consumer"
-    assert "delete it in the admin" in finding.action
+    assert "delete the schedule in the admin" in finding.action
 
 
 def test_the_doctor_counts_schedules_that_ended(orders):
@@ -183,7 +183,7 @@ def test_the_doctor_counts_schedules_that_ended(orders):
     Running("orders", declares=["nightly_report"])
     Schedule.objects.filter(name="nightly").update(next_run_at=NOON, error="no")
 
-    assert [each.text for each in found()] == ["2; none is late; 1 ended with its declaration"]
+    assert [each.text for each in found()] == ["2; none is late; 1 ended for lack of a declaration"]
 
 
 @pytest.mark.acceptance

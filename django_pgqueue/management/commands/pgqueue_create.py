@@ -39,15 +39,15 @@ class Command(QueueCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("queue", help="its name")
+        parser.add_argument("queue", help="name of the queue")
         for name, (metavar, kind) in VALUES.items():
             field: Any = Queue._meta.get_field(name)
             default = f" (default: {field.default})" if field.has_default() else ""
             option, help = f"--{name.replace('_', '-')}", f"{field.help_text}{default}"
             parser.add_argument(option, metavar=metavar, type=kind, help=help)
-        unlogged = "faster, and empty after a crash of the server"
+        unlogged = "faster, but the queue is empty after a crash of the server"
         parser.add_argument("--unlogged", action="store_true", default=None, help=unlogged)
-        silent = "a send does not wake waiting consumers"
+        silent = "sends do not wake waiting consumers"
         parser.add_argument(
             "--no-notify", action="store_false", default=None, dest="notify", help=silent
         )
@@ -63,8 +63,8 @@ class Command(QueueCommand):
         differs = [key for key, value in asked.items() if _folded(found[key]) != _folded(value)]
         made = f"Queue {queue.name!r} exists already." if existed else f"Made queue {queue.name!r}."
         kept = [
-            f"{key} stays {'none' if found[key] is None else found[key]}, not {asked[key]}: "
-            f"change it in the admin, or by saving the Queue."
+            f"{key} is still {'none' if found[key] is None else found[key]}, not {asked[key]}: "
+            f"change it in the admin, or set it on the Queue and save it."
             for key in differs
         ]
         values = {

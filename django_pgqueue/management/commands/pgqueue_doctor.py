@@ -20,20 +20,23 @@ class Command(QueueCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
         add_time(
-            parser, "--old-snapshot", Limits.snapshot, "a transaction open for longer is a problem"
+            parser,
+            "--old-snapshot",
+            Limits.snapshot,
+            "report transactions that are open for longer",
         )
         parser.add_argument(
             "--dead-rows",
             type=int,
             default=Limits.dead_rows,
             metavar="N",
-            help="more dead rows in a hot table are a problem (default: %(default)d)",
+            help="report hot tables with more dead rows than this (default: %(default)d)",
         )
         add_time(
             parser,
             "--export-lag",
             Limits.export,
-            "a lake whose last good export is older is a problem",
+            "report lakes whose last successful export is older",
         )
 
     def run(self, alias: str, options: dict[str, Any]) -> None:

@@ -29,11 +29,11 @@ class Command(QueueCommand):
             action="append",
             dest="queues",
             metavar="NAME",
-            help="only this queue; repeatable (default: all, those made later too)",
+            help="only this queue; may be repeated (default: all queues, including future ones)",
         )
-        parser.add_argument("--apply", action="store_true", help="run the statements")
+        parser.add_argument("--apply", action="store_true", help="also run the statements")
         parser.add_argument(
-            "--revoke", action="store_true", help="REVOKEs instead, which take the same rights away"
+            "--revoke", action="store_true", help="print REVOKEs of the same rights instead"
         )
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
@@ -43,7 +43,7 @@ class Command(QueueCommand):
         with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
             if not grants.role_exists(cursor, role):
                 raise CommandError(
-                    f"The server of DATABASES[{alias!r}] has no role {role!r}. Make it first: "
+                    f"The server of DATABASES[{alias!r}] has no role {role!r}. Create it first: "
                     f"CREATE ROLE {role} LOGIN PASSWORD '...'"
                 )
             statements = grants.statements(
@@ -59,7 +59,7 @@ class Command(QueueCommand):
                     cursor.execute(statement)
         lines = statements
         if options["apply"]:
-            verb = "Revoked" if options["revoke"] else "Granted"
-            lines = [f"{verb} {len(statements)} rights of role {role!r}."]
+            verb = "REVOKE" if options["revoke"] else "GRANT"
+            lines = [f"Ran {len(statements)} {verb} statements for role {role!r}."]
         done = {"role": role, "for": kind, "applied": options["apply"], "statements": statements}
         self.answer(done, lines)

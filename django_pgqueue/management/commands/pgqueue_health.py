@@ -21,7 +21,7 @@ class Command(QueueCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
         parser.add_argument("queues", nargs="*", help="only these queues (default: all)")
-        without = "a consumer without a heartbeat for this time is dead"
+        without = "how long a consumer may send no heartbeat before it counts as dead"
         add_time(parser, "--dead-after", Options.dead_after, without)
 
     def run(self, alias: str, options: dict[str, Any]) -> None:

@@ -28,8 +28,10 @@ class Command(QueueCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("queues", nargs="*", metavar="queue", help="(default: all)")
-        add_time(parser, "--patience", 5.0, "how long to try for a lock")
+        parser.add_argument(
+            "queues", nargs="*", metavar="queue", help="only these queues (default: all)"
+        )
+        add_time(parser, "--patience", 5.0, "how long to keep trying to get a lock")
         add_time(
             parser,
             "--stall",
@@ -38,7 +40,7 @@ class Command(QueueCommand):
         )
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
-        so_far = "{} removed; run it again for the rest."
+        so_far = "{} removed. Run the command again for the rest."
         with self.counting("messages removed", None, so_far) as show:
             done = Message.objects.using(alias).maintain_all(
                 options["queues"] or None,
@@ -57,11 +59,11 @@ class Command(QueueCommand):
 def _row(each: Maintained) -> list[str]:
     notes = {
         "failed": each.error,
-        "refused by a receiver": each.refused,
+        "nothing removed: a receiver of retention_due refused": each.refused,
         "nothing removed: a lake was exported from another server": each.foreign_lakes,
-        f"{each.held:,} wait for an export": each.held,
+        f"messages waiting for an export: {each.held:,}": each.held,
         f"{each.stragglers} old partitions have a message that is not archived": each.stragglers,
-        "other sessions use the tables, try later": each.busy,
+        "other sessions use the tables: run this again later": each.busy,
         f"messages of {each.stay_in_default} ranges stay in the default partition": (
             each.stay_in_default
         ),
@@ -82,8 +84,8 @@ def _advice(done: list[Maintained]) -> list[str]:
         return []
     return [
         "",
-        f"Exported from another server: {', '.join(lakes)}. They may lack messages of this server, "
-        f"so nothing is removed.",
+        f"Lakes exported from another server: {', '.join(lakes)}. They may lack messages of this "
+        f"server, so nothing is removed.",
         'Export to a new lake with pgqueue_export PATH --hold-retention, then unset "holds '
-        'retention" of the old one in the admin.',
+        'retention" of the old lake in the admin.',
     ]

@@ -20,7 +20,7 @@ class Command(QueueCommand):
         parser.add_argument("queue")
         wanted = parser.add_mutually_exclusive_group(required=True)
         wanted.add_argument(
-            "--interval", type=duration, metavar="TIME", help="length of a partition, as 1d"
+            "--interval", type=duration, metavar="TIME", help="time span of a partition, such as 1d"
         )
         wanted.add_argument("--cancel", action="store_true", help="undo an interrupted run")
 

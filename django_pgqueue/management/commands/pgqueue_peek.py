@@ -1,4 +1,4 @@
-"""Show the messages that a read would find, or those that wait. Leases nothing."""
+"""Show the messages that a read would return, or the blocked ones. Leases nothing."""
 
 from __future__ import annotations
 
@@ -27,12 +27,16 @@ class Command(QueueCommand):
         super().add_arguments(parser)
         parser.add_argument("queue")
         parser.add_argument(
-            "--qty", type=positive, default=10, metavar="N", help="(default: %(default)s)"
+            "--qty",
+            type=positive,
+            default=10,
+            metavar="N",
+            help="maximum number of messages (default: %(default)s)",
         )
         parser.add_argument(
             "--blocked",
             action="store_true",
-            help="show instead the messages that are not delivered now, and why",
+            help="show the messages that are not delivered now, with the reason",
         )
         add_conditional(parser)
 
@@ -49,7 +53,7 @@ class Command(QueueCommand):
         if not messages:
             lines = [f"A read of queue {queue.name!r} would find nothing now."]
             if options["blocked"]:
-                lines = [f"No message of queue {queue.name!r} waits."]
+                lines = [f"Queue {queue.name!r} has no blocked messages."]
         elif self.stdout.isatty():
             width = shutil.get_terminal_size().columns
             lines = [line if len(line) <= width else f"{line[: width - 3]}..." for line in lines]

@@ -27,7 +27,7 @@ class Command(QueueCommand):
                 f"database {alias!r} for good? Type yes:"
             )
             self.confirm(question, "yes", "Nothing was purged.")
-        so_far = "{} deleted; run it again for the rest."
+        so_far = "{} deleted. Run the command again for the rest."
         with self.counting("deleted", held.length, so_far) as show:
             purged = Message.objects.purge(queue, progress=show)
         result = {"queue": queue.name, "purged": purged}

@@ -17,11 +17,11 @@ class Command(QueueCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
         parser.add_argument("queue", help="the dead-letter queue")
-        parser.add_argument("--to", metavar="QUEUE", help="send all of them to this queue instead")
+        parser.add_argument("--to", metavar="QUEUE", help="send every message to this queue")
         parser.add_argument("--ids", type=int, nargs="+", metavar="ID", help="only these messages")
         add_conditional(parser)
         parser.add_argument(
-            "--rate", type=float, metavar="N", help="messages a second (default: no limit)"
+            "--rate", type=float, metavar="N", help="maximum messages a second (default: no limit)"
         )
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
@@ -29,7 +29,7 @@ class Command(QueueCommand):
         chosen = {key: options[key] for key in ("ids", "conditional")}
         some = any(value is not None for value in chosen.values())
         total = None if some else Message.objects.metrics(queue).length
-        so_far = "{} redriven; run it again for the rest."
+        so_far = "{} redriven. Run the command again for the rest."
         with self.counting("sent back", total, so_far) as show:
             went = bound_to(queue).redrive(
                 to=options["to"], rate=options["rate"], progress=show, **chosen
@@ -38,7 +38,7 @@ class Command(QueueCommand):
         lines = [f"Sent {counted(went)} of queue {queue.name!r} back."]
         if left and not some:
             lines.append(
-                f"Still there: {counted(left)}, in flight, new, or without a source queue "
-                f"(--to QUEUE sends those)."
+                f"Not sent: {counted(left)} in flight, just arrived, or without a source queue. "
+                f"To send those without one, add --to QUEUE."
             )
         self.answer({"queue": queue.name, "redriven": went, "left": left}, lines)

@@ -18,13 +18,13 @@ class Command(QueueCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("source", nargs="?", metavar="queue", help="the queue of the messages")
+        parser.add_argument("source", nargs="?", metavar="queue", help="the queue to replay")
         archive = parser.add_argument_group("from the archive")
         states = [str(state) for state in ENDS]
-        archive.add_argument("--state", choices=states, help="only these")
+        archive.add_argument("--state", choices=states, help="only messages in this state")
         archive.add_argument("--ids", type=int, nargs="+", metavar="ID", help="only these messages")
         add_conditional(archive)
-        lake = parser.add_argument_group("from a lake (--to and --rate from the archive too)")
+        lake = parser.add_argument_group("from a lake (--to and --rate also work without --lake)")
         add_job_arguments("replay", lake)
         for argument in lake._group_actions:
             argument.required = False  # a replay from the archive needs no lake
@@ -53,8 +53,8 @@ class Command(QueueCommand):
         some = any(value is not None for value in chosen.values())
         total = None if some else Message.objects.metrics(queue).archived
         so_far = (
-            "Sent at least {} again, in the order of their ids; another call would send these "
-            "once more."
+            "Sent at least {} again, in the order of their ids. Another run would send these once "
+            "more."
         )
         with self.counting("sent again", total, so_far) as show:
             sent = bound_to(queue).replay(

@@ -41,27 +41,31 @@ class Command(QueueCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
         parser.add_argument("queue")
-        parser.add_argument("body", nargs="?", help="as JSON (default: lines of stdin)")
-        parser.add_argument("--headers", type=json_value, metavar="JSON", help="of every message")
+        parser.add_argument("body", nargs="?", help="JSON (default: one body per line of stdin)")
+        parser.add_argument("--headers", type=json_value, metavar="JSON", help="for every message")
         parser.add_argument(
             "--delay",
             type=duration,
             default=0,
             metavar="TIME",
-            help="hide it for this time, such as 30 or 2h",
+            help="hide every message for this time, such as 30 or 2h",
         )
         parser.add_argument(
             "--expires",
             type=duration,
             metavar="TIME",
-            help="do not deliver it after this time, such as 30 or 2h",
+            help="deliver no message after this time, such as 30 or 2h",
         )
         parser.add_argument(
-            "--priority", type=int, default=0, metavar="N", help="-100 to 100, higher first"
+            "--priority", type=int, default=0, metavar="N", help="-100 to 100; higher first"
         )
         parser.add_argument("--group", help="the FIFO group of every message")
         parser.add_argument(
-            "--batch", type=positive, default=1000, metavar="N", help="lines (default: %(default)s)"
+            "--batch",
+            type=positive,
+            default=1000,
+            metavar="N",
+            help="lines per batch (default: %(default)s)",
         )
         parser.add_argument(
             "--skip-bad", action="store_true", help="skip bad lines instead of stopping at them"
@@ -105,8 +109,8 @@ class Command(QueueCommand):
                         sent += self._send_batch(queue, bodies, batch, options)
                     first = batch[-1][0] + 1
                     self.so_far = (
-                        f"Sent {counted(sent)}, of the lines up to {first - 1}; "
-                        f"continue from line {first} (tail -n +{first})."
+                        f"Sent {counted(sent)} from lines 1 to {first - 1}. "
+                        f"Continue from line {first} (tail -n +{first})."
                     )
                 read += sum(len(line) for _, line in batch)
                 bar.show(sent, share=read / size if size else None)
@@ -120,8 +124,8 @@ class Command(QueueCommand):
         self.answer({"queue": queue.name, "sent": sent, "bad": bad}, lines)
         if bad and not options["skip_bad"]:
             raise CommandError(
-                f"Bad lines among lines {first} to {batch[-1][0]}: {len(bad):,}. None of these "
-                f"was sent. Correct the bad ones and continue from line {first} "
+                f"Lines {first} to {batch[-1][0]} were not sent. Bad lines among them: "
+                f"{len(bad):,}. Correct these and continue from line {first} "
                 f"(tail -n +{first}), or use --skip-bad."
             )
 
