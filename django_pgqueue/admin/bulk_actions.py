@@ -85,7 +85,7 @@ WORDS = {
         gettext_lazy("Redrive"),
         gettext_lazy(
             "Send %(messages)s of %(queues)s back to the queues where they failed? "
-            "Messages that a consumer holds stay."
+            "Messages in flight are not sent."
         ),
         gettext_lazy("redriven"),
         "redrive_message",
@@ -112,7 +112,7 @@ WORDS = {
     ),
     Kind.REPLAY: Words(
         gettext_lazy("Send again"),
-        gettext_lazy("Send %(messages)s of %(queues)s again, as new ones?"),
+        gettext_lazy("Send %(messages)s of %(queues)s again, as new messages?"),
         gettext_lazy("sent again"),
         "replay_archivedmessage",
         is_final=True,
@@ -311,7 +311,7 @@ class Action:
         return list(BulkAction.objects.using(self.using).filter(question=question))
 
     def _repeated(self, bulk_actions: Sequence[BulkAction]) -> HttpResponse:
-        told = _("This question was answered before: nothing was done again.")
+        told = _("This form was submitted before. The action was not repeated.")
         self.page.tell(told, messages.WARNING)
         return self._shown(bulk_actions)
 

@@ -77,7 +77,7 @@ class Chart:
                 text = gettext("%(line)s: %(last)s last, %(most)s at most")
                 most = self.form(max(known))
                 told.append(text % {"line": line.name, "last": self.form(known[-1]), "most": most})
-        return "; ".join(told) or gettext("Nothing happened.")
+        return "; ".join(told) or gettext("No data.")
 
     @property
     def is_empty(self) -> bool:

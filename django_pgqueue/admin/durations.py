@@ -29,7 +29,7 @@ datetime.timedelta(seconds=5400), datetime.timedelta(days=7))
     text = text.strip().lower()
     if _NUMBER.fullmatch(text):
         raise ValueError(
-            _("Write the unit too: %(n)sd for days, %(n)sh for hours or %(n)ss.") % {"n": text}
+            _("Add the unit: %(n)sd for days, %(n)sh for hours, %(n)ss for seconds.") % {"n": text}
         )
     try:
         length = length_of(text)
@@ -38,7 +38,7 @@ datetime.timedelta(seconds=5400), datetime.timedelta(days=7))
     except (OverflowError, ValueError):
         length = None
     if length is None:
-        raise ValueError(_("Write a length of time like 30s, 10min, 2h, 7d or 1d 12h."))
+        raise ValueError(_("Enter a duration, such as 30s, 10min, 2h, 7d or 1d 12h."))
     return length
 
 
@@ -58,7 +58,7 @@ class SpanField(forms.Field):
         except ValueError as error:
             raise forms.ValidationError(str(error)) from error
         if length < dt.timedelta(seconds=1):
-            raise forms.ValidationError(_("At least a second."))
+            raise forms.ValidationError(_("Enter at least one second."))
         if length > dt.timedelta(days=365_000):
-            raise forms.ValidationError(_("Less than a thousand years."))
+            raise forms.ValidationError(_("Enter less than a thousand years."))
         return length

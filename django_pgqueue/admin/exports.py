@@ -57,7 +57,7 @@ def problems(using: str, seen: Collection[str] | None) -> Iterator[tuple[str, bo
             continue
         told = cut(lake.error, _ERROR) if lake.failures else _("%s behind") % age(lake.seconds)
         if lake.held:
-            told = _("%(problem)s; retention waits with %(messages)s") % {
+            told = _("%(problem)s; retention keeps %(messages)s until they are exported") % {
                 "problem": told,
                 "messages": counted(lake.held),
             }
@@ -84,7 +84,7 @@ class LakeForm(generic.ModelForm):
             return []
         if not isinstance(queues, list) or not all(isinstance(name, str) for name in queues):
             raise forms.ValidationError(
-                _("Write a list of names, like %s.") % '["orders", "mails"]'
+                _("Enter a list of queue names, such as %s.") % '["orders", "mails"]'
             )
         return queues
 
@@ -166,7 +166,7 @@ def _state_of_run(run: Any) -> str:
     if run.running and run.state != ExportRun.State.FAILED:
         return _("running")
     error = run.error.partition("\n")[0]
-    return _("failed: %s") % (cut(error, _ERROR) or _("its process is gone"))
+    return _("failed: %s") % (cut(error, _ERROR) or _("the process ended unexpectedly"))
 
 
 @admin.register(ExportRun)

@@ -54,5 +54,5 @@ class JSONText(forms.CharField):
             found = json.loads(text)
             as_jsonb(found)
         except (RecursionError, ValueError) as error:
-            raise forms.ValidationError(_("This is not JSON: %s.") % error) from error
+            raise forms.ValidationError(_("Correct the JSON: %s.") % error) from error
         return found

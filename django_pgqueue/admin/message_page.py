@@ -42,7 +42,9 @@ class MessagePage(Page):
             raise PermissionDenied
         message: Any = find_message(self.request, object_id)
         if message is None:
-            told = _("There is no message %s any more.") % cut(object_id, 20)
+            told = _(
+                "Message %s was not found. It may have been deleted, or removed by retention."
+            ) % cut(object_id, 20)
             self.tell(told, messages.WARNING)
             return HttpResponseRedirect(self.url("message_changelist"))
         using, queue = message.queue.alias, message.queue

@@ -364,7 +364,9 @@ def _causes(row: Row) -> Iterator[tuple[Cause, str]]:
     """Yield a queue's problems, without those that another problem explains."""
     exact = row.exact
     to_read = gettext("%s to read") % counted(row.readable, exact=exact)
-    oldest = gettext(", the oldest for %s") % age(row.oldest) if row.oldest is not None else ""
+    oldest = (
+        gettext(", the oldest readable for %s") % age(row.oldest) if row.oldest is not None else ""
+    )
     if row.queue.paused:
         if row.length:
             yield PAUSE, gettext("%s waiting") % number(row.length, exact=exact)

@@ -169,7 +169,13 @@ class OverviewJson(FiguresPage):
             return self._as_json(look(list(Queue.objects.order_by("name")[:MOST_QUEUES])))
         if not self.owner.admin_site.has_permission(self.request):
             return JsonResponse(
-                {"error": _("log in, or send the token of OVERVIEW_TOKEN")}, status=401
+                {
+                    "error": _(
+                        "log in, or send the header Authorization: Bearer TOKEN with the token of "
+                        "the setting OVERVIEW_TOKEN"
+                    )
+                },
+                status=401,
             )
         if not self.owner.has_view_or_change_permission(self.request):
             raise PermissionDenied

@@ -39,18 +39,22 @@ class QueueForm(generic.ModelForm):
     retention = SpanField(
         required=False,
         label=_("Retention"),
-        help_text=_("How long archived messages are kept, like 7d; empty: for ever."),
+        help_text=_("How long archived messages are kept, such as 7d. Empty: for ever."),
     )
     unique_window = SpanField(
         required=False,
         label=_("Unique window"),
-        help_text=_("How long a unique key counts, like 10min; empty: five minutes."),
+        help_text=_(
+            "How long a unique key is held if the send does not say, such as 10min. "
+            "Empty: five minutes."
+        ),
     )
     age_limit = SpanField(
         required=False,
         label=_("Age limit"),
         help_text=_(
-            "For how long a message may be readable without an alert, like 2h; empty: five minutes."
+            "How long a message may be readable before an alert is shown, such as 2h. "
+            "Empty: five minutes."
         ),
     )
 
@@ -68,14 +72,17 @@ class QueueForm(generic.ModelForm):
             *arguments.LIMITS,
             "age_limit",
         ]
-        error_messages = {"max_deliveries": {"min_value": _("At least one.")}}
+        error_messages = {"max_deliveries": {"min_value": _("Enter 1 or more.")}}
 
     def clean_name(self) -> str:
         name: str = self.cleaned_data["name"]
         validate_queue_name(name)
         if Queue.objects.using(self.instance.alias).named(name).exists():
             raise forms.ValidationError(
-                _("There is a queue of that name; upper and lower case count as equal.")
+                _(
+                    "A queue of this name exists; upper and lower case are not distinguished. "
+                    "Choose another name."
+                )
             )
         return name
 
@@ -105,7 +112,7 @@ class QueueForm(generic.ModelForm):
     def clean_visibility_timeout(self) -> int | None:
         seconds: int | None = self.cleaned_data["visibility_timeout"]
         if seconds == 0:  # The field refuses negative numbers.
-            raise forms.ValidationError(_("At least a second."))
+            raise forms.ValidationError(_("Enter at least one second."))
         return seconds
 
 

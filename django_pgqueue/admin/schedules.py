@@ -122,12 +122,17 @@ class ScheduleForm(generic.ModelForm):
     interval = SpanField(
         required=False,
         label=gettext_lazy("Interval"),
-        help_text=gettext_lazy("In place of cron: the time between two messages, like 20s or 1d."),
+        help_text=gettext_lazy(
+            "Instead of cron: the time between two messages, such as 20s or 1d."
+        ),
     )
     expires = SpanField(
         required=False,
         label=gettext_lazy("Expires"),
-        help_text=gettext_lazy("Like 10min: not handled later than that; empty: it never expires."),
+        help_text=gettext_lazy(
+            "How long after the send the message may be handled, such as 10min. "
+            "Empty: it never expires."
+        ),
     )
     body = JSONText(
         required=False,

@@ -154,7 +154,7 @@ class Search(Targets):
         places = [place for place in Place if place.value == query.get("state")]
         attempts = query.get("attempts", "").strip()
         if attempts and not is_number(attempts, 2**31):
-            wrong.append(_("Attempts must be a number."))
+            wrong.append(_("Enter a whole number of attempts."))
             attempts = ""
         spans: dict[str, Any] = {}
         for name in ("older", "newer"):

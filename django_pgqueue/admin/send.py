@@ -31,15 +31,20 @@ class SendForm(forms.Form):
     """The form of a message to send. It is filled in from the message ``copied``, if any."""
 
     queue = forms.ModelChoiceField(Queue.objects.none(), label=_("Queue"))
-    body = JSONText(required=False, strip=False, label=_("Body"), help_text=_("JSON; empty: null."))
+    body = JSONText(required=False, strip=False, label=_("Body"), help_text=_("JSON. Empty: null."))
     headers = JSONText(
-        required=False, label=_("Headers"), help_text=_("A JSON object, or nothing.")
+        required=False, label=_("Headers"), help_text=_("A JSON object. Empty: no headers.")
     )
-    delay = SpanField(required=False, label=_("Delay"), help_text=_("Like 10min; empty: none."))
+    delay = SpanField(
+        required=False, label=_("Delay"), help_text=_("Such as 10min. Empty: no delay.")
+    )
     expires = SpanField(
         required=False,
         label=_("Expires"),
-        help_text=_("Like 10min: not handled later than that; empty: it never expires."),
+        help_text=_(
+            "How long after the send the message may be handled, such as 10min. "
+            "Empty: it never expires."
+        ),
     )
     priority = forms.IntegerField(
         required=False, min_value=-100, max_value=100, initial=0, label=_("Priority")
@@ -96,7 +101,13 @@ class SendPage(QueuePage):
             title = gettext("Send a copy of message %s") % copied.pk
             back = self.url("message_change", copied.pk, queue=pk)
             if is_large(copied):
-                self.tell(gettext("The body is too large to edit in a page."), messages.ERROR)
+                self.tell(
+                    gettext(
+                        "The message was not copied: its body is too large to edit here. "
+                        "Send a copy with Python instead."
+                    ),
+                    messages.ERROR,
+                )
                 return HttpResponseRedirect(back)
         form = SendForm(queues_for(self.request), queue, copied, self.request.POST or None)
         if form.is_valid():

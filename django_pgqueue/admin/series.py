@@ -96,7 +96,7 @@ def charts(
     every = [
         chart(
             _("Throughput"),
-            _("Messages in and out in %s.") % length,
+            _("Messages sent (in) and ended (out) in %s.") % length,
             [counts(_("in"), "first", "sent"), counts(_("out"), "second", *ended)],
             whole=True,
         ),
@@ -118,7 +118,7 @@ def charts(
         ),
         chart(
             _("Wait times"),
-            _("The time from readable to the first delivery."),
+            _("The time from when a message is readable to its first delivery."),
             percentiles("waits"),
             lapse,
         ),

@@ -157,8 +157,8 @@ class Life:
         under_way = self.standing is not None and self.standing.place is Place.IN_FLIGHT
         if last is not None and (silent := read_ct - ran - under_way) > 0 and self.outcome is None:
             text = ngettext(
-                "%s delivery ended without an outcome: its lease ran out",
-                "%s deliveries ended without an outcome: their leases ran out",
+                "%s delivery ended without an outcome: its lease expired",
+                "%s deliveries ended without an outcome: their leases expired",
                 silent,
             )
             yield Step(last, text % number(silent), "bad")
@@ -222,9 +222,9 @@ def _next(standing: Standing, vt: dt.datetime) -> Step:
         return Step(vt, _("In flight: the lease ends in %s") % age(-past), "next")
     if standing.place is Place.DUE:
         text = (
-            _("The lease ran out; readable for %s")
+            _("The lease expired: the message has been readable for %s")
             if standing.leased
-            else _("The delay is over; readable for %s")
+            else _("The delay is over: the message has been readable for %s")
         )
         return Step(vt, text % age(past), "next")
     if past < 0:

@@ -32,10 +32,10 @@ REASONS = {
 }
 
 _LIMITS = {
-    "group_limit": gettext_lazy("Group {group} has as many messages in flight as its limit"),
+    "group_limit": gettext_lazy("Group {group} has as many messages in flight as its limit allows"),
     "group_rate": gettext_lazy("Over the rate of group {group} until {at}"),
     "group_paused": gettext_lazy("Group {group} is paused"),
-    "limit": gettext_lazy("{queue} has as many messages in flight as its limit"),
+    "limit": gettext_lazy("{queue} has as many messages in flight as its limit allows"),
     "rate": gettext_lazy("Over the rate of {queue} until {at}"),
 }
 
@@ -76,7 +76,7 @@ def why(
     elif standing.place is Place.DELAYED:
         yield _delay(standing, around)
     elif around.error is not None:
-        yield format_html(_("Readable again after {}"), _error(around.error))
+        yield format_html(_("Readable again after the error {}"), _error(around.error))
     elif not queue.paused and around.has_consumer:
         yield _("Readable: the next free consumer takes it")
 
@@ -130,9 +130,11 @@ def _delay(standing: Standing, around: Surroundings) -> str:
     if standing.read_ct == 0:
         return format_html(_("Scheduled for {at} (in {age})"), **told)
     if around.error is None:
-        return format_html(_("Delivered again at {at} (in {age})"), **told)
+        return format_html(_("Next delivery at {at} (in {age})"), **told)
     return format_html(
-        _("Delivered again at {at} (in {age}), after {error}"), **told, error=_error(around.error)
+        _("Next delivery at {at} (in {age}), after the error {error}"),
+        **told,
+        error=_error(around.error),
     )
 
 

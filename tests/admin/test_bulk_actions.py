@@ -313,7 +313,7 @@ def test_an_answer_that_is_sent_twice_is_one_bulk_action(operator, orders, archi
     assert orders.metrics().length == number
     bulk_action = BulkAction.objects.get()
     assert (bulk_action.state, bulk_action.count, bulk_action.done) == ("done", number, number)
-    assert "answered before" in again
+    assert "submitted before" in again
 
 
 @pytest.mark.parametrize("number", [3, 60])
@@ -325,7 +325,7 @@ def test_the_same_question_asked_anew_is_another_bulk_action(operator, orders, a
     url, second = ask(operator, "replay", state="completed")
     confirm(operator, url, second)
 
-    assert "asked for before" not in first
+    assert "requested before" not in first
     assert "The same action was requested before. Bulk action " in second
     assert f"done, {number} of {number} messages" in second
     assert BulkAction.objects.count() == 2

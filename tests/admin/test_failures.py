@@ -143,7 +143,7 @@ def test_a_group_is_retried_where_each_came_from(operator, with_dead):
     text = confirm(operator, url, asked)
 
     assert "Send 1 message of dead back to the queues where they failed?" in asked
-    assert "Send 1 message of orders again, as new ones?" in asked
+    assert "Send 1 message of orders again, as new messages?" in asked
     assert "1 message redriven." in text
     assert "1 message sent again." in text
     assert [m.id for m in queue("payments").read()] == dead

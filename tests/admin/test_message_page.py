@@ -48,7 +48,7 @@ def test_timeline_says_what_comes_next(operator, orders):
     assert "In flight: the lease ends in 9 min" in life(operator, ready)
     assert "Readable in 1 h 59 min" in life(operator, delayed)
     orders.set_vt(read, 0)
-    assert "The lease ran out; readable for" in life(operator, ready)
+    assert "The lease expired: the message has been readable for" in life(operator, ready)
 
 
 def test_an_expired_message_says_so_in_the_queue_and_in_the_archive(operator, orders):
@@ -85,9 +85,9 @@ def test_the_page_says_that_no_consumer_lives_or_the_queue_is_paused(operator, o
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ({"group_limit": 2}, "Group a has as many messages in flight as its limit"),
+        ({"group_limit": 2}, "Group a has as many messages in flight as its limit allows"),
         ({"group_rate": "1/h"}, "Over the rate of group a until"),
-        ({"limit": 1}, "orders has as many messages in flight as its limit"),
+        ({"limit": 1}, "orders has as many messages in flight as its limit allows"),
         ({"rate": "1/h"}, "Over the rate of orders until"),
     ],
 )
@@ -126,9 +126,10 @@ def test_the_page_says_when_a_message_is_delivered_again_and_after_which_error(o
     orders.set_vt(pk, 0)
 
     assert re.fullmatch(
-        r"Delivered again at [\d: -]+ \(in 9 min 5\d s\) ?, after the <bank> is down", planned
+        r"Next delivery at [\d: -]+ \(in 9 min 5\d s\) ?, after the error the <bank> is down",
+        planned,
     )
-    assert shown(operator, pk).why == "Readable again after the <bank> is down"
+    assert shown(operator, pk).why == "Readable again after the error the <bank> is down"
 
 
 def test_the_page_says_for_when_a_message_is_scheduled(operator, orders):
@@ -314,7 +315,7 @@ def test_archived_messages_are_sent_again_and_the_copies_linked(operator, failed
 
     text = confirm(operator, url, asked)
 
-    assert "Send 1 message of orders again, as new ones?" in asked
+    assert "Send 1 message of orders again, as new messages?" in asked
     assert "1 message sent again." in text
     [message] = queue("orders").read()
     assert message.body == {"total": "<b>7</b>"}
@@ -362,7 +363,7 @@ def test_a_message_is_edited_and_sent_as_new(operator, orders):
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"body": "{"}, "This is not JSON"),
+        ({"body": "{"}, "Correct the JSON"),
         ({"body": "1", "headers": "[1]"}, "headers must be"),
         ({"body": '"\\u0000"'}, "errorlist"),
         ({"body": "1", "priority": "101"}, "errorlist"),

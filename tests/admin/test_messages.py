@@ -459,7 +459,7 @@ def test_filters_narrow_the_list(operator, orders, sql):
         assert ids(operator, older="30min", state=state) == [plain]
         assert plain not in ids(operator, newer="30min", state=state)
     assert ids(operator, older="30") == []
-    assert "Write the unit too" in page(operator, "message", older="30")
+    assert "Add the unit" in page(operator, "message", older="30")
 
 
 def test_attempts_narrow_a_state(operator, orders):

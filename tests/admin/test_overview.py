@@ -95,7 +95,7 @@ def test_a_queue_without_a_live_consumer_is_an_alert(operator, orders):
     consumer("orders")
 
     assert alone == [
-        "● No consumer orders 1 message to read, the oldest for 0 s",
+        "● No consumer orders 1 message to read, the oldest readable for 0 s",
         "● Consumer gone web-1:7 no heartbeat for 1 min",
     ]
     assert overview(operator)["orders"]["Consumers"] == "1"
@@ -123,13 +123,15 @@ def test_a_message_that_waits_for_too_long_is_an_alert(operator, orders, sql):
     consumer("orders")
     sql("UPDATE pgqueue_ready SET enqueued_at = enqueued_at - interval '20 min' WHERE priority = 0")
 
-    assert alerts(operator) == ["● Behind orders 4 messages to read, the oldest for 20 min"]
+    assert alerts(operator) == [
+        "● Behind orders 4 messages to read, the oldest readable for 20 min"
+    ]
     assert overview(operator)["orders"]["Oldest"] == "20 min"
 
 
 @pytest.mark.parametrize(
     ("limit", "told"),
-    [("10min", ["● Behind orders 1 message to read, the oldest for 20 min"]), ("2h", [])],
+    [("10min", ["● Behind orders 1 message to read, the oldest readable for 20 min"]), ("2h", [])],
 )
 def test_a_queue_has_its_own_limit_of_age(operator, orders, sql, limit, told):
     orders.send(1)
@@ -252,7 +254,7 @@ def test_dead_letters_are_an_alert(operator, orders):
     Message.objects.create_queue("source", dead_letter_queue="orders")
     orders.send(1)
 
-    assert alerts(operator) == ["▲ Dead letters orders 1 from source, the oldest for 0 s"]
+    assert alerts(operator) == ["▲ Dead letters orders 1 from source, the oldest readable for 0 s"]
 
 
 def test_a_paused_queue_is_an_alert_while_something_waits(operator, orders):
@@ -396,7 +398,7 @@ def test_programs_get_the_same(operator, orders):
             "level": "bad",
             "cause": "No consumer",
             "subject": "orders",
-            "text": "1 message to read, the oldest for 0 s",
+            "text": "1 message to read, the oldest readable for 0 s",
             "queue": "orders",
             "since": None,
         }

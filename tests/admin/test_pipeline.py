@@ -45,7 +45,7 @@ def exporting(actor: Actor, path: str) -> None:
     ("state", "error", "resumed", "told"),
     [
         ("DONE", "", False, "done"),
-        ("RUNNING", "", False, "failed: its process is gone"),
+        ("RUNNING", "", False, "failed: the process ended unexpectedly"),
         ("FAILED", "no space\nTraceback: …", False, "failed: no space"),
         ("FAILED", "no space", True, "failed, resumed by run"),
     ],
@@ -99,7 +99,7 @@ def test_overview_names_a_lake_whose_exports_fail_or_are_late_and_what_it_holds_
 
     problem = "2 d behind" if late else "no space"
     assert ("Exports late" if late else "Exports failing") in page
-    assert f"{problem}; retention waits with 3 messages" in page
+    assert f"{problem}; retention keeps 3 messages until they are exported" in page
     assert reverse("admin:django_pgqueue_exportrun_changelist") in page
 
 
@@ -129,7 +129,7 @@ def test_lake_takes_names_only(admin_client, text):
 
     response = admin_client.post(url, {"queues": text})
 
-    assert "Write a list of names" in response.content.decode()
+    assert "Enter a list of queue names" in response.content.decode()
     assert Lake.objects.get().queues == ["orders"]
 
 

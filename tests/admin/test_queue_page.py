@@ -143,10 +143,10 @@ def test_a_message_whose_unique_key_is_held_is_not_called_sent(operator, orders)
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"body": "{"}, "This is not JSON"),
+        ({"body": "{"}, "Correct the JSON"),
         ({"headers": "[1]"}, "headers must be"),
         ({"priority": "101"}, "less than or equal to 100"),
-        ({"delay": "7"}, "Write the unit too"),
+        ({"delay": "7"}, "Add the unit"),
     ],
 )
 def test_a_message_that_cannot_be_sent_says_why(operator, orders, wrong, told):
@@ -207,5 +207,5 @@ def test_a_body_that_cannot_be_stored_is_an_error_of_the_form(operator, orders, 
     response = operator.post(url, {"body": body, "priority": "0"})
 
     assert response.status_code == 200
-    assert "This is not JSON" in response.content.decode()
+    assert "Correct the JSON" in response.content.decode()
     assert orders.metrics().length == 0

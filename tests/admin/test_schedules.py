@@ -63,7 +63,7 @@ def test_a_schedule_is_made_and_changed(planner, orders):
         ({"time_zone": "Mars/Olympus"}, "there is no time zone"),
         ({"interval": "10min"}, "either a cron expression or an interval"),
         ({"priority": "101"}, "less than or equal to 100"),
-        ({"body": r'"\u0000"'}, "This is not JSON"),
+        ({"body": r'"\u0000"'}, "Correct the JSON"),
     ],
 )
 def test_what_makes_no_sense_is_said_in_the_form(planner, orders, data, message):
