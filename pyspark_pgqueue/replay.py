@@ -127,7 +127,9 @@ def load(
         rows = rows.selectExpr("to_json(struct(*)) AS body")
     rows = rows.select(*[name for name in rows.columns if name in SENT])
     if to is None and "queue" not in rows.columns:
-        raise InvalidOption("No destination queue: pass --to, or add a column queue to the files.")
+        raise InvalidOption(
+            "No destination queue: pass --to, or add a column 'queue' to the files."
+        )
     name = load_id or f"load-{uuid.uuid4().hex[:12]}"
     # Ordered by all columns: files may come in another order when the call is repeated.
     return _send(url, rows, to, rate, dry_run, name, tuple(rows.columns), progress)

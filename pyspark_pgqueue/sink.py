@@ -235,7 +235,9 @@ def _check(schema: StructType, options: Options) -> None:
     if (options.until or options.on_conflict != "skip") and "unique_key" not in names:
         raise InvalidOption("The options until and onConflict need a column unique_key.")
     if options.queue is None and "queue" not in names:
-        raise InvalidOption("No destination queue: set the option queue, or add a column queue.")
+        raise InvalidOption(
+            "No destination queue: set the option 'queue', or add a column 'queue'."
+        )
     targets = [SENT[name] for name in names]
     if len(set(targets)) < len(targets):
         raise InvalidOption("The columns group and group_key mean the same: keep only one of them.")

@@ -63,8 +63,8 @@ def _queue_ids(batch: pa.RecordBatch, known: dict[str, int], queue: str | None) 
     names = batch.column("queue").dictionary_encode()
     if names.null_count:
         raise PipelineError(
-            "Nothing was sent: a row has NULL in the column queue. Name a queue in each row, or "
-            "set the option queue."
+            "Nothing was sent: a row has NULL in the column 'queue'. Name a queue in each row, "
+            "or set the option 'queue'."
         )
     return pa.array([_found(known, name) for name in names.dictionary.to_pylist()]).take(
         names.indices
@@ -75,7 +75,7 @@ def _found(known: dict[str, int], name: str) -> int:
     if name.lower() not in known:
         raise PipelineError(
             f"Nothing was sent: there is no queue {name!r}. Create it first, or correct its name "
-            f"in the column queue or the option queue."
+            f"in the column 'queue' or the option 'queue'."
         )
     return known[name.lower()]
 

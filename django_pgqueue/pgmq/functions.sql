@@ -447,9 +447,9 @@ END
 $$;
 
 -- Leases up to qty messages, as engine/read/reading.py does. If vt is NULL, pops them: deletes
--- their state, but not their bodies. All statements use the same time, clock, and each lease ends
--- later than that, so no call finds a message twice. Ready messages in the result may have expired:
--- _records leaves them out, and the caller archives them by _in_time.
+-- their state, but not their bodies. All statements use the time in the parameter clock. Each lease
+-- ends later than that, so no call finds a message twice. Ready messages in the result may have
+-- expired: _records leaves them out, and the caller archives them by _in_time.
 CREATE OR REPLACE FUNCTION pgmq._take(
     q pgmq._opened, vt integer, qty bigint, conditional jsonb DEFAULT NULL,
     clock timestamptz DEFAULT clock_timestamp()

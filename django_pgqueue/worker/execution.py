@@ -248,8 +248,8 @@ class Execution:
             )
             self._put((message, Release()) for message in running.messages)
         elif result.lost:
-            # A lost lease rolled the transaction back. The other messages are retried, and their
-            # attempt counts.
+            # A lost lease rolled the transaction back. The other messages are retried; this run
+            # was one of their attempts.
             gone = set(result.lost)
             again = Nack(0.0, "another message of the batch was cancelled, or its lease was lost")
             self._put((m, Lost() if m.receipt in gone else again) for m in running.messages)

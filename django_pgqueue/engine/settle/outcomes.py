@@ -46,7 +46,7 @@ def complete(
     Arguments:
         receipts: the messages' receipts.
         ran: whether a handler ran, which counts as an attempt.
-        results: JSON values to store in the archive, by receipt. A message needs none.
+        results: JSON values to store in the archive, by receipt. They are optional.
 
     >>> queue("orders").complete([message.receipt], results={message.receipt: {"invoice": 41}})
     [1]
