@@ -3,16 +3,16 @@
 
     python3 run.py demo [arguments]     the example project, with a PostgreSQL of its own
     python3 run.py test [arguments]     the test suite, in two processes; arguments are pytest's
-    python3 run.py test --quick         its part to run while writing, in less than a minute
-    python3 run.py test --sql           its part that depends on the version of PostgreSQL
-    python3 run.py test --all           slow tests, whole stories, chaos and Spark too
-    python3 run.py test --postgres BIN  any of them on another PostgreSQL, by its bin directory
+    python3 run.py test --quick         the tests to run while writing, in less than a minute
+    python3 run.py test --sql           the tests that depend on the version of PostgreSQL
+    python3 run.py test --all           every test: also slow ones, acceptance, chaos and Spark
+    python3 run.py test --postgres BIN  tests on the PostgreSQL in the bin directory BIN
     python3 run.py check                linters, types, import layers, migrations, documentation
     python3 run.py docs                 the documentation as a site, in docs/_build/html
-    python3 run.py docs --linkcheck     whether the addresses that it links to answer
-    python3 run.py coverage [arguments] the lines and branches that tests run; as test otherwise
+    python3 run.py docs --linkcheck     a check of the documentation's links
+    python3 run.py coverage [arguments] like test, and measures the coverage of lines and branches
 
-It takes the newest fitting Python it finds; PYTHON=/path/to/python chooses another.
+It uses the newest suitable Python that it finds; PYTHON=/path/to/python chooses another.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def selected(arguments):
     named = any(a.startswith("-m") or (ROOT / a.split("::")[0]).exists() for a in rest)
     if "--all" in arguments or named:
         return rest
-    say("Without the tests marked slow, acceptance or spark; --all runs them too.")
+    say("Running without the tests marked slow, acceptance or spark; --all includes them.")
     return [*SIDE_BY_SIDE, *rest, "-m", USUAL]
 
 
@@ -208,7 +208,7 @@ def pip(*arguments):
     command = [str(VENV_PYTHON), "-m", "pip", "-qq", "--disable-pip-version-check"]
     command += [*arguments, "--constraint", "constraints.txt"]
     if subprocess.call(command, cwd=str(ROOT), env=environment()):
-        stop("pip could not install; its message is above. Run the same command to try again.")
+        stop("pip failed; its error is above. Run the same command to try again.")
 
 
 def read_stamp():
@@ -259,7 +259,7 @@ def install_venv_module(python):
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     subprocess.call(["apt-get", "update", "-qq"], env=quiet)
     if subprocess.call(["apt-get", "install", "-y", "-qq", package], env=quiet):
-        stop(f"apt-get could not install {package}; its message is above.")
+        stop(f"apt-get could not install {package}; its error is above.")
 
 
 def probe(python):
@@ -281,7 +281,7 @@ def probe(python):
 def probe_or_stop(python):
     found = probe(python)
     if not found:
-        stop(f"PYTHON={python} does not run.")
+        stop(f"PYTHON={python} does not run. Set it to the path of a Python interpreter.")
     return found["version"]
 
 

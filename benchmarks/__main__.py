@@ -2,7 +2,7 @@
 
     python -m benchmarks list                            the scenarios, by topic
     python -m benchmarks run                             all of them: hours
-    python -m benchmarks run peers read-1 --size quick   by topic or name; to see that they run
+    python -m benchmarks run peers read-1 --size quick   some of them, briefly
     python -m benchmarks turns ../before read-1          this tree and another one, in turn
 
 Without DATABASE_URL, the server is a temporary one.
@@ -39,14 +39,16 @@ def parser() -> argparse.ArgumentParser:
 
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--size", choices=["quick", "normal", "full"], default="normal")
-    common.add_argument("--rounds", type=int, help="of all contestants (3; quick: 2; turns: 7)")
+    common.add_argument(
+        "--rounds", type=int, help="number of rounds (default: 3; quick: 2; turns: 7)"
+    )
     common.add_argument(
         "--payloads",
         type=Path,
         default=os.environ.get("PGQUEUE_WEBHOOKS"),
         help="real webhooks: JSON lines {'event': …, 'payload': …}, plain or gzipped",
     )
-    common.add_argument("--name", help="name of the files in benchmarks/results")
+    common.add_argument("--name", help="name of the file in benchmarks/results")
 
     for module, title in ((run, "run scenarios"), (turns, "compare two trees")):
         added = commands.add_parser(
@@ -58,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
         )
         module.add_arguments(added)
         added.set_defaults(command=module.command)
-    listing = commands.add_parser("list", help="name the scenarios")
+    listing = commands.add_parser("list", help="list the scenarios")
     listing.set_defaults(command=run.print_scenarios)
     return whole
 

@@ -21,7 +21,7 @@ UNFINISHED = RESULTS / "unfinished.md"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("scenarios", nargs="*", help="topics or names; all if none is given")
+    parser.add_argument("scenarios", nargs="*", help="topics or names of scenarios (default: all)")
 
 
 def print_scenarios(_options: argparse.Namespace) -> int:
@@ -62,7 +62,9 @@ def command(options: argparse.Namespace) -> int:
     watch = Watch()
     watch.look()
     if disturbed := watch.machine.disturbances():
-        print(f"The machine is busy, no figure will be a headline: {'; '.join(disturbed)}.")
+        print(
+            f"The machine is busy, so do not quote the figures of this run: {'; '.join(disturbed)}."
+        )
     UNFINISHED.unlink(missing_ok=True)
     with database.database():
         chosen = scenarios(options.scenarios)
@@ -104,7 +106,7 @@ def command(options: argparse.Namespace) -> int:
     UNFINISHED.unlink()
     print(f"\n{report.goals(outcomes)}")
     if busy:
-        print(f"\nNot for a headline: {'; '.join(watch.machine.disturbances())}.")
+        print(f"\nDo not quote these figures: {'; '.join(watch.machine.disturbances())}.")
     print(f"\n{about['minutes']} minutes. Saved as {target}")
     return 0
 

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def checkout(path: str) -> Path:
     if not (Path(path) / "benchmarks" / "bench.py").is_file():
-        raise argparse.ArgumentTypeError(f"{path} is no checkout of this project")
+        raise argparse.ArgumentTypeError(f"{path} must be a checkout of this project")
     return Path(path)
 
 
@@ -102,7 +102,7 @@ def revision(tree: Path) -> str:
     """The commit of a tree, and whether files differ from it."""
     describe = ["git", "-C", str(tree), "describe", "--always", "--dirty", "--exclude=*"]
     found = subprocess.run(describe, capture_output=True, text=True).stdout.strip()
-    return found or "no git checkout"
+    return found or "not a git checkout"
 
 
 def table(scenario: str, unit: str, baseline: str | None, samples: dict[str, list[float]]) -> str:

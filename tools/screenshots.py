@@ -29,9 +29,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory", nargs="?", default="screenshots", type=Path)
     parser.add_argument("--dark", action="store_true")
-    parser.add_argument("--unfold", action="store_true", help="under the theme django-unfold")
-    parser.add_argument("--language", default="en", help="of the pages")
-    parser.add_argument("--only", nargs="+", help="names of pages")
+    parser.add_argument("--unfold", action="store_true", help="use the theme django-unfold")
+    parser.add_argument("--language", default="en", help="language of the pages")
+    parser.add_argument("--only", nargs="+", help="only the pages of these names")
     options = parser.parse_args()
     # Playwright runs an event loop in this thread, in which Django would refuse database queries.
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
@@ -106,7 +106,7 @@ def _take(options: argparse.Namespace) -> None:
                     options.directory / f"{name}-{width}{'-dark' if scheme == 'dark' else ''}.png"
                 )
                 page.screenshot(path=target, full_page=True)
-                print(target, "" if wide <= width else f"is {wide} pixels wide")
+                print(target, "" if wide <= width else f"(too wide: {wide} pixels)")
             context.close()
 
 

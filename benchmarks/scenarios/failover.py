@@ -78,7 +78,9 @@ def failover_pair(bench: Any) -> dict[str, Measure]:
 )
 def failover_patroni(bench: Any) -> dict[str, Measure]:
     if lacking := patroni.missing():
-        raise RuntimeError(f"install Debian's patroni, etcd-server, postgresql-15: no {lacking[0]}")
+        raise RuntimeError(
+            f"{lacking[0]} is missing: install Debian's patroni, etcd-server, postgresql-15"
+        )
     load = bench.amount(1, 4)
     return {
         f"{name}, {killed}": partial(

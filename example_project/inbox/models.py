@@ -104,7 +104,7 @@ class Activity(models.Model):
         null=True,
         blank=True,
         related_name="activities",
-        help_text="Empty for what happens to an organisation, an app or a sponsor.",
+        help_text="Empty for events of an organisation, an app or a sponsor.",
     )
     kind = models.CharField(max_length=20, choices=Kind.choices)
     actor = models.CharField(max_length=100, blank=True)

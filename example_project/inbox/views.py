@@ -25,7 +25,9 @@ dead = queue("github.dead")
 def github_webhook(request: HttpRequest) -> JsonResponse:
     """Answer GitHub: 202 for a new delivery, 200 for a known one, 4xx with the reason."""
     if request.method != "POST":
-        return JsonResponse({"error": "Send a POST."}, status=405, headers={"Allow": "POST"})
+        return JsonResponse(
+            {"error": "Send a POST request."}, status=405, headers={"Allow": "POST"}
+        )
     try:
         webhook = parse(request)
     except Refused as refused:

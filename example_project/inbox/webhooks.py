@@ -101,12 +101,12 @@ def _guid(value: str) -> uuid.UUID:
     try:
         return uuid.UUID(value)
     except ValueError:
-        raise Refused(400, "X-GitHub-Delivery is not a GUID.") from None
+        raise Refused(400, "The header X-GitHub-Delivery must be a GUID.") from None
 
 
 def _event(value: str) -> str:
     if not EVENT_NAME.fullmatch(value):
-        raise Refused(400, "X-GitHub-Event is not the name of an event.")
+        raise Refused(400, "The header X-GitHub-Event must be the name of an event.")
     return value
 
 
@@ -115,10 +115,10 @@ def _payload(body: bytes) -> dict[str, Any]:
         payload = json.loads(body)
     except (ValueError, RecursionError):
         raise Refused(
-            400, "The payload is not JSON: choose the content type application/json."
+            400, "The payload must be JSON: choose the content type application/json at GitHub."
         ) from None
     if not isinstance(payload, dict):
-        raise Refused(400, "The payload is not a JSON object.")
+        raise Refused(400, "The payload must be a JSON object.")
     return payload
 
 

@@ -110,7 +110,7 @@ class Migration(migrations.Migration):
                     "repository",
                     models.ForeignKey(
                         blank=True,
-                        help_text="Empty for what happens to an organisation, an app or a sponsor.",
+                        help_text="Empty for events of an organisation, an app or a sponsor.",
                         null=True,
                         on_delete=django.db.models.deletion.CASCADE,
                         related_name="activities",

@@ -49,28 +49,32 @@ class Command(BaseCommand):
             type=Path,
             default=payloads.SHIPPED,
             metavar="FILE",
-            help='JSON lines {"event": name, "payload": body} to send, plain or .gz '
-            "without planted faults (default: the ones that come with the project).",
+            help='Send these JSON lines {"event": name, "payload": body}, plain or .gz, without '
+            "planted faults (default: the ones that come with the project).",
         )
         parser.add_argument(
             "--count",
             type=_at_least(1),
             metavar="N",
-            help="Deliveries to send; payloads repeat, each time as a new delivery "
-            "(default: a file of yours once, the ones of the project four times).",
+            help="Number of deliveries to send. A repeated payload is a new delivery (default: "
+            "every payload of FILE once, or the project's payloads four times).",
         )
         parser.add_argument("--consumers", type=_at_least(1), default=2, metavar="N")
         parser.add_argument(
-            "--workers", type=_at_least(1), default=4, metavar="N", help="Workers a consumer."
+            "--workers", type=_at_least(1), default=4, metavar="N", help="Workers per consumer."
         )
         parser.add_argument(
             "--port", type=int, default=0, help="The web server's port (default: a free one)."
         )
         parser.add_argument(
-            "--once", action="store_true", help="End after the count; otherwise serve until Ctrl-C."
+            "--once",
+            action="store_true",
+            help="Exit after printing the counts, instead of serving until Ctrl-C.",
         )
         parser.add_argument(
-            "--json", action="store_true", help="Print the outcome as JSON, the rest to stderr."
+            "--json",
+            action="store_true",
+            help="Print the counts as JSON, and everything else to stderr.",
         )
 
     def handle(self, *arguments: Any, **options: Any) -> None:
@@ -217,7 +221,7 @@ class Command(BaseCommand):
             if (now := (traffic.counts["sent"], standing)) != before:
                 before, moved_at = now, time.monotonic()
             elif time.monotonic() - moved_at > STALLED_SECONDS:
-                progress.note(f"Nothing has moved for {STALLED_SECONDS} seconds.")
+                progress.note(f"No message was sent or handled for {STALLED_SECONDS} seconds.")
                 return standing
             time.sleep(0.1)
 

@@ -19,17 +19,17 @@ from pyspark_pgqueue.session import local_session
 
 
 class Command(BaseCommand):
-    help = "Turn the webhook history into a lake and a report (needs Spark and Java)."
+    help = "Export the webhook history to a lake, and report on it (needs Spark and Java)."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "--lake", type=Path, default=lake_path(), help="where the lake is (default: .lake)"
+            "--lake", type=Path, default=lake_path(), help="directory of the lake (default: .lake)"
         )
         parser.add_argument(
             "--output",
             type=Path,
             default=page_path(),
-            help="where the page goes, for the admin to show (default: .lake/report.html)",
+            help="file of the page that the admin shows (default: .lake/report.html)",
         )
 
     def handle(self, *args: Any, lake: Path, output: Path, **options: Any) -> None:
