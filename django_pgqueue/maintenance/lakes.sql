@@ -11,9 +11,9 @@ EXISTS (SELECT FROM pg_locks
 (queues = '[]' OR EXISTS (SELECT FROM jsonb_array_elements_text(queues) AS chosen (name)
                           WHERE lower(chosen.name) = lower({queue})))
 
--- {lakes/holding}: the lakes that hold a queue's retention. Messages archived by transactions below
--- exported_below are in the lake; is_ours says whether these are transactions of this server (false
--- after a restore on another server). A lake whose first export failed holds nothing.
+-- {lakes/holding}: the lakes that a queue's retention waits for. Messages archived by transactions
+-- below exported_below are in the lake; is_ours says whether these are transactions of this server
+-- (false after a restore on another server). It does not wait for a lake whose first export failed.
 SELECT path, exported_below,
        system = (SELECT system_identifier::text FROM pg_control_system()) AS is_ours
 FROM pgqueue_lake l

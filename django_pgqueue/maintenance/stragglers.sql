@@ -1,5 +1,5 @@
 -- Whether a partition has a message that is not archived. The live tables have no index for
--- enqueued_at, so they are searched by the partition's range of ids, which few live messages have.
+-- enqueued_at, so they are searched by id: few live messages are in the partition's range of ids.
 WITH part AS MATERIALIZED (
     SELECT min(id) AS first, max(id) AS last,
            tstzrange(%(start)s::timestamptz, %(end)s::timestamptz) AS span

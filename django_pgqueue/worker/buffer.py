@@ -144,7 +144,8 @@ class Buffer:
         stale = self.groups.take(is_stale)
         for message in list(self.messages):
             if is_stale(message):
-                # If a worker takes a message at this moment, remove() fails; the next call retries.
+                # remove() fails if a worker takes any message meanwhile. The next take_stale() then
+                # removes this one, if it is still here.
                 with contextlib.suppress(ValueError, IndexError):
                     self.messages.remove(message)
                     stale.append(message)

@@ -188,7 +188,8 @@ def _take(
         moved = any(delivery.note == BLOCKED for delivery in found) and set_back(queue)
         again = bool(late or ended or moved)
         if any(delivery.note == RECHECK for delivery in found):
-            # Ignores the remaining rechecks, as above.
+            # The next statement ignores the remaining rechecks, so that it reads ready messages
+            # though groups are locked.
             rechecks_left, _ = promote(queue, qty, alone=alone)
             heed, again = False, True
         elif not again and rechecks_left:
