@@ -371,9 +371,10 @@ OPERATIONS: dict[str, tuple[Callable[[BoundQueue], Any], Callable[[BoundQueue, A
 LOOKING_AHEAD = ("read_behind_the_position", "read_as_a_batch", "expire_next")
 
 # PostgreSQL's jit_above_cost: a server with JIT compiles what seems to cost more, and that takes
-# longer than to run it. Without statistics of the bodies, what searches them by id does.
+# longer than to run it. Bodies and waiting messages have no statistics at first, so what searches
+# them by id does.
 COMPILED_FROM = 100_000
-SEARCHING_BODIES = ("expire_next", "peek", "delete_by_the_orm")
+SEARCHING_BODIES = ("expire_next", "peek", "hold", "delete_by_the_orm")
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
