@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
-__all__ = ["until"]
+__all__ = ["process_state", "until"]
 
 T = TypeVar("T")
 
@@ -22,3 +23,11 @@ def until(condition: Callable[[], T], seconds: float = 15.0) -> T:
         time.sleep(pause)
         pause = min(pause * 1.2, 0.05)
     return found
+
+
+def process_state(pid: int) -> str:
+    """The state of a process in Linux's letters: T is stopped, Z has ended.
+
+    Raises FileNotFoundError if there is no such process.
+    """
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]

@@ -208,7 +208,7 @@ BEGIN
             CONTINUE;
         END IF;
         IF taken = rule.slots AND free IS NULL AND unsure IS NULL AND NOT late AND NOT rule.paused THEN
-            RETURN true;
+            RETURN true;  -- no slot to fill, to empty or to remove
         END IF;
 
         WITH kept AS MATERIALIZED (

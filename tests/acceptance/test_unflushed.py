@@ -6,7 +6,6 @@ import datetime as dt
 import os
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -20,7 +19,7 @@ from example_project.embedded_postgres.server import EmbeddedServer
 from tests.actors import Actor, begin, call, commit, engine, execute, manage
 from tests.conftest import VERSIONS
 from tests.servers import one_server
-from tests.waiting import until
+from tests.waiting import process_state, until
 
 pytestmark = [pytest.mark.acceptance]
 
@@ -56,8 +55,7 @@ class Crashing:
     def _is_stopped_asleep(self) -> bool:
         """Stop the WAL writer, unless it was at work: it may hold a lock that commits need."""
         os.kill(self.wal_writer, signal.SIGSTOP)
-        process = Path(f"/proc/{self.wal_writer}/stat")
-        until(lambda: process.read_text().rsplit(")", 1)[1].split()[0] == "T")
+        until(lambda: process_state(self.wal_writer) == "T")
         with psycopg.connect(self.server.url()) as connection:
             [(event,)] = connection.execute(
                 "SELECT wait_event FROM pg_stat_activity WHERE pid = %s", [self.wal_writer]

@@ -23,7 +23,7 @@ from tests.acceptance.test_transactions import pgbouncer
 from tests.app.models import Order
 from tests.conftest import run_sql
 from tests.ports import free_port
-from tests.waiting import until
+from tests.waiting import process_state, until
 from tests.worker.consuming import leases, live, outcomes
 from tests.working import history
 from tests.working.running import Command
@@ -263,7 +263,7 @@ def test_children_stop_when_their_supervisor_is_killed(patient, start):
 
 def runs(pid: int) -> bool:
     try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        return process_state(pid) != "Z"
     except FileNotFoundError:
         return False
 

@@ -374,7 +374,7 @@ LOOKING_AHEAD = ("read_behind_the_position", "read_as_a_batch", "expire_next")
 # longer than to run it. Bodies and waiting messages have no statistics at first, so what searches
 # them by id does.
 COMPILED_FROM = 100_000
-SEARCHING_BODIES = ("expire_next", "peek", "hold", "delete_by_the_orm")
+SEARCHING_BY_ID = ("expire_next", "peek", "hold", "delete_by_the_orm")
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -389,7 +389,7 @@ def test_an_operation_touches_a_bounded_number_of_rows(orders, operation):
     assert result is not None
     if isinstance(result, list):
         assert len(result) in ((QTY, 0) if operation in LOOKING_AHEAD else (QTY,))
-    searches = operation.endswith("by_id") or operation in SEARCHING_BODIES
+    searches = operation.endswith("by_id") or operation in SEARCHING_BY_ID
     for plan in plans:
         plan.check(rows=ROWS, buffers=BUFFERS, cost=math.inf if searches else COMPILED_FROM)
 
@@ -445,6 +445,8 @@ def test_the_guard_complains_when_an_index_is_missing():
         plan.check(rows=ROWS, buffers=10**9)
     with pytest.raises(TooMuch, match="buffers, more than"):
         plan.check(rows=math.inf, buffers=20)
+    with pytest.raises(TooMuch, match="seems to cost"):
+        plan.check(rows=math.inf, buffers=10**9, cost=plan.cost - 1)
 
 
 def test_the_guard_sees_a_filter_that_throws_rows_away():
