@@ -9,7 +9,7 @@ from typing import Any
 from django_pgqueue.ddl import grants
 from django_pgqueue.engine.statements import load
 from django_pgqueue.maintenance import tables
-from django_pgqueue.pgmq.statements import FUNCTIONS, SOME_ID, create
+from django_pgqueue.pgmq.statements import FUNCTIONS, PINNED, SOME_ID, create
 
 __all__ = ["functions", "quoted"]
 
@@ -52,6 +52,7 @@ def functions(queue_model: Any, schema: str, live: str) -> str:
         "create_unlogged": _tables(unlogged=True),
         "inherited": grants.INHERITED.replace("%(queue_id)s", "made"),
         "live": live,
+        "pinned": PINNED,
         "settle": "\n".join(
             load("settle", __package__).replace("{operation}", each)
             for each in ("archive", "delete")

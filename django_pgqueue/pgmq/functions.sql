@@ -376,7 +376,7 @@ $$;
 -- Returns whether there are due messages, expired leases or rechecks: then a read that takes only
 -- ready messages would miss some, or take them in the wrong order.
 CREATE OR REPLACE FUNCTION pgmq._due(queue_id integer, clock timestamptz) RETURNS boolean
-LANGUAGE plpgsql SET enable_seqscan = off AS $$
+LANGUAGE plpgsql {pinned} AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM FROM pgqueue_deferred WHERE queue_id = $1 AND vt <= $2 ORDER BY vt LIMIT 1;
@@ -453,7 +453,7 @@ $$;
 CREATE OR REPLACE FUNCTION pgmq._take(
     q pgmq._opened, vt integer, qty bigint, conditional jsonb DEFAULT NULL,
     clock timestamptz DEFAULT clock_timestamp()
-) RETURNS pgmq._delivery[] LANGUAGE plpgsql SET enable_seqscan = off AS $$
+) RETURNS pgmq._delivery[] LANGUAGE plpgsql {pinned} AS $$
 #variable_conflict use_column
 DECLARE
     lease interval := greatest(make_interval(secs => $2), '1 microsecond');
@@ -735,7 +735,7 @@ $$;
 
 -- Archives a batch lease that has exactly these messages. Returns false if there is none.
 CREATE OR REPLACE FUNCTION pgmq._archive_batch(queue_id integer, ids bigint[]) RETURNS boolean
-LANGUAGE plpgsql SET enable_seqscan = off AS $$
+LANGUAGE plpgsql {pinned} AS $$
 DECLARE
     held pgqueue_lease;
 BEGIN
@@ -756,7 +756,7 @@ $$;
 
 -- Archives or deletes one message that has a row in deferred. Returns false if it has none.
 CREATE OR REPLACE FUNCTION pgmq._settle_one(queue_id integer, operation text, id bigint) RETURNS boolean
-LANGUAGE plpgsql SET enable_seqscan = off AS $$
+LANGUAGE plpgsql {pinned} AS $$
 DECLARE
     held pgqueue_deferred;
 BEGIN
@@ -831,12 +831,13 @@ $$;
 -- Returns the changed messages from deferred, and from waiting if some of them wait in their
 -- groups.
 CREATE OR REPLACE FUNCTION pgmq.set_vt(queue_name text, msg_ids bigint[], vt timestamptz)
-RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET enable_seqscan = off AS $$
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql {pinned} AS $$
 #variable_conflict use_column
 DECLARE
     q pgmq._opened := pgmq._open($1, $3 IS NOT NULL);
     done bigint[] := pgmq._settle(q.id, 'set_vt', pgmq._ids(q.base, $2), $3);
     found_ pgmq._delivery[];
+    waiting bigint[];
     groups text[];
 BEGIN
     LOOP
@@ -848,13 +849,17 @@ BEGIN
                 SELECT id, read_ct, last_read_at, enqueued_at, priority, group_key, attempts, d.vt
                 FROM pgqueue_deferred d WHERE id = ANY(done) AND queue_id + 0 = q.id
                 UNION ALL
-                SELECT id, read_ct, last_read_at, enqueued_at, priority, group_key, attempts, w.vt
-                FROM pgqueue_waiting w
-                WHERE queue_id = q.id AND group_key = ANY(groups) AND id = ANY(done)) l
+                SELECT w.*
+                FROM unnest(waiting, groups) AS given (id, group_key) CROSS JOIN LATERAL (
+                    SELECT id, read_ct, last_read_at, enqueued_at, priority, group_key, attempts, vt
+                    FROM pgqueue_waiting w
+                    WHERE w.queue_id = q.id AND w.group_key = given.group_key AND w.id = given.id
+                    OFFSET 0) w) l
             ORDER BY id);
-        EXIT WHEN groups IS NOT NULL OR cardinality(found_) = cardinality(done);
-        EXECUTE format('SELECT coalesce(array_agg(group_key), ''{}'') FROM pgqueue_message_q%s '
-                       'WHERE id = ANY($1)', q.id) INTO groups USING done;
+        EXIT WHEN waiting IS NOT NULL OR cardinality(found_) = cardinality(done);
+        EXECUTE format('SELECT coalesce(array_agg(id), ''{}''), array_agg(group_key) '
+                       'FROM pgqueue_message_q%s WHERE id = ANY($1) AND group_key IS NOT NULL', q.id)
+        INTO waiting, groups USING done;
     END LOOP;
     RETURN QUERY SELECT * FROM pgmq._records(q, found_);
 END
@@ -863,7 +868,7 @@ $$;
 -- ------------------------------------------------------------------ metrics
 
 CREATE OR REPLACE FUNCTION pgmq.metrics(queue_name text) RETURNS pgmq.metrics_result
-LANGUAGE plpgsql SET enable_seqscan = off AS $$
+LANGUAGE plpgsql {pinned} AS $$
 DECLARE
     q pgmq._opened := pgmq._open($1);
     r pgmq.metrics_result;

@@ -17,7 +17,11 @@ from dataclasses import dataclass, field
 from django_pgqueue.engine.read.reading import limit_names
 from django_pgqueue.engine.statements import Part, render
 
-__all__ = ["FUNCTIONS", "SOME_ID", "create"]
+__all__ = ["FUNCTIONS", "PINNED", "SOME_ID", "create"]
+
+# Sessions cache plans. A plan made while a table was small would scan or sort the whole table for
+# good.
+PINNED = "SET enable_seqscan = off SET enable_bitmapscan = off"
 
 # The types of parameters.
 _TYPES = {
@@ -169,10 +173,9 @@ def create(function: Function) -> str:
         )
     else:
         body = _planned(text)
-    # enable_seqscan is off: a plan cached while a table was empty would keep scanning the table.
     return (
         f"CREATE OR REPLACE FUNCTION pgmq._{function.name}({', '.join(parameters)}) "
-        f"RETURNS {function.returns} LANGUAGE plpgsql SET enable_seqscan = off AS $pgmq$\n"
+        f"RETURNS {function.returns} LANGUAGE plpgsql {PINNED} AS $pgmq$\n"
         f"#variable_conflict use_column\n{declared}BEGIN\n{body}\nEND $pgmq$;\n"
     )
 
