@@ -409,12 +409,12 @@ DECLARE
 BEGIN
     LOOP
         done := pgmq._promote($1, p_alone => alone, p_batch => batch, p_clock => $3,
-                              p_groups => CASE WHEN alone THEN 1000 ELSE missing END::integer);
+                              p_groups => CASE WHEN alone THEN 1000 ELSE batch / 10 END::integer);
         missing := missing - done.heads;
         EXIT WHEN alone OR missing <= 0 OR batch >= 10000;
         batch := batch * 10;
     END LOOP;
-    RETURN done.rechecks = batch;
+    RETURN done.rechecks = CASE WHEN alone THEN batch ELSE batch / 10 END;
 END
 $$;
 

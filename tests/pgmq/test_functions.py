@@ -447,6 +447,16 @@ def test_views_are_read_only(made):
     assert ids(run_sql("SELECT msg_id FROM pgmq.q_orders")) == [1]
 
 
+def test_a_read_in_a_transaction_passes_groups_whose_heads_are_delayed(made):
+    orders = queue("orders")
+    orders.send_batch([0] * 150, group=[f"late {n}" for n in range(150)], delay=60)
+    orders.send("now", group="now")
+
+    [message] = made("read('orders', 60, 1)")
+
+    assert '"now"' in message
+
+
 # Functions keep their plans for a session: made on small tables, they must be good on full ones.
 
 CALLS = [

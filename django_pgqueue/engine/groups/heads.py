@@ -9,12 +9,13 @@ from django_pgqueue.engine.open_queue import OpenQueue
 
 __all__ = ["promote", "recheck", "set_back"]
 
-#: One statement processes at most this many rechecks, or sets back this many messages.
+#: One statement processes at most this many rechecks, or sets back this many messages. In the
+#: caller's transaction, promote.sql processes a tenth of it.
 BATCH = 1000
 
 
 def promote(
-    queue: OpenQueue, qty: int | None, *, alone: bool, rechecked: int = 0
+    queue: OpenQueue, most: int | None, *, alone: bool, rechecked: int = 0
 ) -> tuple[bool, int]:
     """Give a head to groups that may lack one.
 
@@ -23,13 +24,14 @@ def promote(
 
     Arguments:
         alone: false in the caller's transaction, which keeps the groups locked until it ends.
-            There, at most ``qty`` groups get a head.
+            There, at most ``most`` groups get a head.
         rechecked: only rechecks with a higher id are processed.
     """
-    groups = BATCH if alone or qty is None else qty
+    shared = BATCH // 10
+    groups = BATCH if alone else shared if most is None else min(most, shared)
     params = {"batch": BATCH, "groups": groups, "alone": alone, "rechecked": rechecked}
     [(_heads, settled, reached)] = queue.run("groups/promote", params)
-    return settled == BATCH, rechecked if reached is None else reached
+    return settled >= groups, rechecked if reached is None else reached
 
 
 def set_back(queue: OpenQueue) -> bool:

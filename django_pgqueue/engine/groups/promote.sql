@@ -131,7 +131,8 @@ done AS (
         SELECT ctid FROM marks WHERE (group_key IN (SELECT group_key FROM settled)) IS TRUE))
     RETURNING 1
 )
-SELECT (SELECT count(*) FROM moved) + coalesce((SELECT heads FROM replaced), 0) AS heads,
+SELECT (SELECT count(*) FROM moved WHERE (vt > statement_timestamp()) IS NOT TRUE)
+           + coalesce((SELECT heads FROM replaced), 0) AS heads,
        (SELECT count(*) FROM done) AS rechecks,
        (SELECT coalesce(min(id) FILTER (
                    WHERE (group_key IN (SELECT group_key FROM settled)) IS NOT TRUE) - 1, max(id))

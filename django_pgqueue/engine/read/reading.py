@@ -65,7 +65,7 @@ def read(
 
     Arguments:
         vt: the visibility timeout, seconds or a timedelta; by default the queue's.
-        qty: the most messages to take; None takes all.
+        qty: the most messages to take; None takes all, until the first lease ends.
         conditional: takes only messages whose body contains this JSON (jsonb's ``@>``).
 
     >>> [message] = queue("orders").read(vt=60)
@@ -147,6 +147,7 @@ def _take(
     ``limits`` is what ``_limits`` returned before the transaction began.
     """
     qty, taken = params["qty"], Deliveries()
+    began, vt = time.monotonic(), params["vt"].total_seconds()
     if alone is None:
         alone = queue.runner.alone
     if limits is None:
@@ -156,7 +157,7 @@ def _take(
     position = position_in(queue) if fast and qty and not params["conditional"] else None
     if position is not None and (bounds := position.bounds()) is not None:
         batched = batched and qty >= BATCH_FROM and not position.grouped
-        began, rechecked = time.monotonic(), None
+        rechecked = None
         leased = Part("read/lease_batch" if batched else "read/lease_each")
         text = queue.text("read/read_ready", leased=leased, **names)
         values = {**params, **bounds, "batched": batched}
@@ -170,8 +171,10 @@ def _take(
         take_in_time(queue, taken, found)
 
     any_body = "true" if params["conditional"] is None else "false"
-    heed, rechecks_left = True, False
+    heed, rechecks_left, heads = True, False, qty
     while qty is None or len(taken) < qty:
+        if not taken:
+            began = time.monotonic()
         left = None if qty is None else qty - len(taken)
         values = {**params, "qty": left, "heed": heed}
         text = queue.text("read/read", any_body=any_body, **limits, **names)
@@ -190,11 +193,14 @@ def _take(
         if any(delivery.note == RECHECK for delivery in found):
             # The next statement ignores the remaining rechecks, so that it reads ready messages
             # though groups are locked.
-            rechecks_left, _ = promote(queue, qty, alone=alone)
+            rechecks_left, _ = promote(queue, heads, alone=alone)
             heed, again = False, True
+            # More the next time: these heads may be delayed.
+            heads = heads and 10 * heads
         elif not again and rechecks_left:
             rechecks_left, heed, again = False, True, True
-        if not again:
+        # Once its first leases have ended, a read would take their messages again.
+        if not again or (taken and time.monotonic() >= began + vt):
             break
     taken.sort(key=lambda delivery: (-delivery.priority, delivery.id))
     return taken

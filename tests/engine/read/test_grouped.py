@@ -590,6 +590,29 @@ def test_two_ackers_of_one_batch_bring_up_the_next_once_both_are_done(
     assert seen == (["a3", "last"] if behind else ["last"])
 
 
+def test_a_read_in_a_transaction_passes_groups_whose_heads_are_delayed(orders):
+    orders.send_batch([0] * 150, group=[f"late {n}" for n in range(150)], delay=60)
+    orders.send("now", group="now")
+
+    assert bodies(orders.read(in_transaction=True)) == ["now"]
+
+
+def test_a_read_of_all_in_a_transaction_takes_a_head_of_each_group(orders):
+    orders.send_batch([0] * 250, group=[f"group {n}" for n in range(250)])
+
+    assert len(orders.read(qty=None, in_transaction=True)) == 250
+
+
+def test_a_read_ends_before_it_takes_a_message_twice(orders):
+    """One promotion processes a hundred rechecks here, and these leases end at once."""
+    orders.send_batch([0] * 250, group=[f"group {n}" for n in range(250)])
+
+    messages = orders.read(qty=None, vt=0, in_transaction=True)
+
+    assert {message.read_ct for message in messages} == {1}
+    assert len({message.id for message in messages}) == len(messages) > 0
+
+
 def test_a_reader_that_keeps_its_transaction_open_holds_up_its_own_groups_only(
     committed_orders, actor
 ):
