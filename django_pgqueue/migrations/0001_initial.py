@@ -33,7 +33,7 @@ class Migration(migrations.Migration):
                 (
                     "name",
                     models.CharField(
-                        help_text="1 to 63 of A-Z a-z 0-9 _ . - ; unique whatever its case.",
+                        help_text="1 to 63 of these characters: A-Z a-z 0-9 _ . - (unique, ignoring case).",
                         max_length=63,
                         validators=[django_pgqueue.validators.validate_queue_name],
                     ),
@@ -42,14 +42,14 @@ class Migration(migrations.Migration):
                     "visibility_timeout",
                     models.PositiveIntegerField(
                         default=30,
-                        help_text="Seconds a message stays hidden from others once it is read.",
+                        help_text="Seconds for which a message that was read is hidden from other readers.",
                     ),
                 ),
                 (
                     "max_deliveries",
                     models.PositiveIntegerField(
                         default=20,
-                        help_text="How often a message is delivered before it is dead-lettered.",
+                        help_text="Maximum number of deliveries of a message. Then it is dead-lettered.",
                         validators=[django.core.validators.MinValueValidator(1)],
                     ),
                 ),
@@ -57,7 +57,7 @@ class Migration(migrations.Migration):
                     "retention",
                     models.DurationField(
                         blank=True,
-                        help_text="How long archived messages are kept; empty: for ever.",
+                        help_text="How long to keep archived messages. Empty: forever.",
                         null=True,
                     ),
                 ),
@@ -66,7 +66,7 @@ class Migration(migrations.Migration):
                     models.DurationField(
                         blank=True,
                         editable=False,
-                        help_text="The time in one partition; empty: one partition for all.",
+                        help_text="The time span of a partition. Empty: a single partition.",
                         null=True,
                     ),
                 ),
@@ -74,7 +74,7 @@ class Migration(migrations.Migration):
                     "unique_window",
                     models.DurationField(
                         blank=True,
-                        help_text="How long a unique key counts; empty: five minutes.",
+                        help_text="How long a message holds its unique key. Empty: five minutes.",
                         null=True,
                     ),
                 ),
@@ -82,7 +82,7 @@ class Migration(migrations.Migration):
                     "limit",
                     models.PositiveIntegerField(
                         blank=True,
-                        help_text="The most messages in flight at once; empty: any number.",
+                        help_text="Maximum number of messages in flight. Empty: no limit.",
                         null=True,
                         validators=[
                             django.core.validators.MinValueValidator(1),
@@ -94,7 +94,7 @@ class Migration(migrations.Migration):
                     "rate",
                     models.CharField(
                         blank=True,
-                        help_text="The most deliveries in a time, such as 100/s or 30/m; empty: any number.",
+                        help_text="Maximum number of deliveries in a time, such as 100/s or 30/m. Empty: no limit.",
                         max_length=20,
                         null=True,
                         validators=[django_pgqueue.validators.validate_rate],
@@ -104,7 +104,7 @@ class Migration(migrations.Migration):
                     "burst",
                     models.PositiveIntegerField(
                         blank=True,
-                        help_text="How many the rate delivers at once after a pause; empty: one.",
+                        help_text="Maximum number of deliveries at once after a pause. Empty: one.",
                         null=True,
                         validators=[
                             django.core.validators.MinValueValidator(1),
@@ -116,7 +116,7 @@ class Migration(migrations.Migration):
                     "group_limit",
                     models.PositiveIntegerField(
                         blank=True,
-                        help_text="The most messages of a group in flight at once; empty: one, in order.",
+                        help_text="Maximum number of messages of a group in flight. Empty: one, in order.",
                         null=True,
                         validators=[
                             django.core.validators.MinValueValidator(1),
@@ -128,7 +128,7 @@ class Migration(migrations.Migration):
                     "group_rate",
                     models.CharField(
                         blank=True,
-                        help_text="The most deliveries of a group in a time, such as 30/m.",
+                        help_text="Maximum number of deliveries of a group in a time, such as 30/m. Empty: no limit.",
                         max_length=20,
                         null=True,
                         validators=[django_pgqueue.validators.validate_rate],
@@ -138,7 +138,7 @@ class Migration(migrations.Migration):
                     "group_burst",
                     models.PositiveIntegerField(
                         blank=True,
-                        help_text="How many of a group its rate delivers at once after a pause; empty: one.",
+                        help_text="Maximum number of deliveries of a group at once after a pause. Empty: one.",
                         null=True,
                         validators=[
                             django.core.validators.MinValueValidator(1),
@@ -151,15 +151,14 @@ class Migration(migrations.Migration):
                     models.BooleanField(
                         default=False,
                         editable=False,
-                        help_text="Groups have or had a limit, a rate, or settings of their own.",
+                        help_text="Whether groups have, or had, a limit, a rate or settings of their own.",
                     ),
                 ),
                 (
                     "age_limit",
                     models.DurationField(
                         blank=True,
-                        help_text="For how long a message may be readable without an alert; "
-                        "empty: five minutes.",
+                        help_text="How long a message may be readable before there is an alert. Empty: five minutes.",
                         null=True,
                     ),
                 ),
@@ -168,12 +167,14 @@ class Migration(migrations.Migration):
                     models.BooleanField(
                         default=False,
                         editable=False,
-                        help_text="Faster, and empty after a crash of the server.",
+                        help_text="Faster, but a crash of the server empties the queue.",
                     ),
                 ),
                 (
                     "paused",
-                    models.BooleanField(default=False, help_text="Consumers leave it alone."),
+                    models.BooleanField(
+                        default=False, help_text="Consumers read no messages of this queue."
+                    ),
                 ),
                 (
                     "notify",
@@ -192,7 +193,7 @@ class Migration(migrations.Migration):
                     "dead_letter_queue",
                     models.ForeignKey(
                         blank=True,
-                        help_text="Where messages go whose deliveries ran out; empty: the archive, as FAILED.",
+                        help_text="The queue for messages without deliveries left. Empty: they are archived as FAILED.",
                         null=True,
                         on_delete=django.db.models.deletion.PROTECT,
                         related_name="sources",
@@ -227,7 +228,7 @@ class Migration(migrations.Migration):
                     "limit",
                     models.PositiveIntegerField(
                         blank=True,
-                        help_text="The most messages of this group in flight at once; empty: as the queue says.",
+                        help_text="Maximum number of messages of this group in flight. Empty: the queue's group limit.",
                         null=True,
                         validators=[
                             django.core.validators.MinValueValidator(1),
@@ -239,7 +240,7 @@ class Migration(migrations.Migration):
                     "rate",
                     models.CharField(
                         blank=True,
-                        help_text="The most deliveries of this group in a time; empty: as the queue says.",
+                        help_text="Maximum number of deliveries of this group in a time. Empty: the queue's group rate.",
                         max_length=20,
                         null=True,
                         validators=[django_pgqueue.validators.validate_rate],
@@ -249,7 +250,7 @@ class Migration(migrations.Migration):
                     "burst",
                     models.PositiveIntegerField(
                         blank=True,
-                        help_text="How many this rate delivers at once after a pause; empty: one.",
+                        help_text="Maximum number of deliveries of this group at once after a pause. Empty: one.",
                         null=True,
                         validators=[
                             django.core.validators.MinValueValidator(1),
@@ -260,7 +261,7 @@ class Migration(migrations.Migration):
                 (
                     "paused",
                     models.BooleanField(
-                        default=False, help_text="No message of this group is delivered."
+                        default=False, help_text="Consumers read no messages of this group."
                     ),
                 ),
                 (

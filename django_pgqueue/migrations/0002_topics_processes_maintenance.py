@@ -25,7 +25,7 @@ class Migration(migrations.Migration):
                 (
                     "pattern",
                     models.CharField(
-                        help_text="Words joined by dots; * stands for one word, # for any number of them.",
+                        help_text="Words separated by dots. * matches one word, # any number of words.",
                         max_length=255,
                         validators=[django_pgqueue.validators.validate_topic_pattern],
                     ),
@@ -79,7 +79,7 @@ class Migration(migrations.Migration):
                 (
                     "quiet",
                     models.BooleanField(
-                        default=False, help_text="Asked to fetch no more messages."
+                        default=False, help_text="Whether it was asked to fetch no more messages."
                     ),
                 ),
                 (
@@ -101,14 +101,14 @@ class Migration(migrations.Migration):
                 (
                     "gone_at",
                     models.DateTimeField(
-                        help_text="When it was found dead: its heartbeats ended without a stop.",
+                        help_text="When it was found dead: its heartbeats ended, but it had not stopped.",
                         null=True,
                     ),
                 ),
                 (
                     "given_back",
                     models.IntegerField(
-                        default=0, help_text="How many messages it held when it died."
+                        default=0, help_text="Number of messages that it held when it died."
                     ),
                 ),
             ],

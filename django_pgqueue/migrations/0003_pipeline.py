@@ -30,14 +30,14 @@ class Migration(migrations.Migration):
                     models.JSONField(
                         blank=True,
                         default=list,
-                        help_text="Names of the queues it takes; empty: all.",
+                        help_text="Names of the exported queues. Empty: all.",
                     ),
                 ),
                 (
                     "holds_retention",
                     models.BooleanField(
                         default=False,
-                        help_text="Retention waits until archived messages are exported here.",
+                        help_text="Retention keeps archived messages until they are exported here.",
                     ),
                 ),
                 (
@@ -45,14 +45,14 @@ class Migration(migrations.Migration):
                     models.BigIntegerField(
                         default=0,
                         editable=False,
-                        help_text="The transaction before which everything is exported.",
+                        help_text="Messages archived by transactions before this one are exported.",
                     ),
                 ),
                 (
                     "exported_at",
                     models.DateTimeField(
                         editable=False,
-                        help_text="What was archived before is exported; empty until a run was published.",
+                        help_text="Messages archived before this time are exported. Empty until a run was published.",
                         null=True,
                     ),
                 ),
@@ -61,7 +61,7 @@ class Migration(migrations.Migration):
                     models.TextField(
                         default="",
                         editable=False,
-                        help_text="The server that the transaction ids are from.",
+                        help_text="The identifier of the server that assigned the transaction ids.",
                     ),
                 ),
                 (
@@ -77,7 +77,7 @@ class Migration(migrations.Migration):
                     models.JSONField(
                         default=dict,
                         editable=False,
-                        help_text="By queue, the fields of its bodies that are columns.",
+                        help_text="For each queue, the fields of bodies that have columns of their own.",
                     ),
                 ),
                 (
@@ -154,7 +154,7 @@ class Migration(migrations.Migration):
                 (
                     "below_xid",
                     models.BigIntegerField(
-                        help_text="Messages archived by earlier transactions were counted."
+                        help_text="Messages archived by transactions before this one are counted."
                     ),
                 ),
                 ("buckets", models.IntegerField()),
@@ -162,7 +162,8 @@ class Migration(migrations.Migration):
                 (
                     "system",
                     models.TextField(
-                        default="", help_text="The server that the transaction ids are from."
+                        default="",
+                        help_text="The identifier of the server that assigned the transaction ids.",
                     ),
                 ),
                 ("started_at", models.DateTimeField()),
@@ -189,15 +190,16 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("queue_name", models.TextField()),
-                ("seconds", models.IntegerField(help_text="How long the span is.")),
-                ("bucket", models.DateTimeField(help_text="When it begins.")),
+                ("seconds", models.IntegerField(help_text="The length of the span.")),
+                ("bucket", models.DateTimeField(help_text="The start of the span.")),
                 ("sent", models.BigIntegerField(default=0)),
                 ("completed", models.BigIntegerField(default=0)),
                 ("failed", models.BigIntegerField(default=0)),
                 (
                     "retried",
                     models.BigIntegerField(
-                        default=0, help_text="Failed attempts, tried again, of messages that ended."
+                        default=0,
+                        help_text="Number of failed attempts that were retried, of messages that ended.",
                     ),
                 ),
                 ("dead_lettered", models.BigIntegerField(default=0)),
@@ -211,7 +213,7 @@ class Migration(migrations.Migration):
                     "busy",
                     models.FloatField(
                         default=0,
-                        help_text="Run times added up; over the span's length: the workers kept busy.",
+                        help_text="The sum of run times. Divided by the span's length: the number of busy workers.",
                     ),
                 ),
                 ("wait_p50", models.FloatField(null=True)),
@@ -225,7 +227,7 @@ class Migration(migrations.Migration):
                 (
                     "groups",
                     models.BigIntegerField(
-                        default=0, help_text="FIFO groups with messages that ended."
+                        default=0, help_text="Number of FIFO groups with messages that ended."
                     ),
                 ),
                 (
@@ -234,7 +236,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "poison",
-                    models.JSONField(default=list, help_text="The messages delivered most often."),
+                    models.JSONField(
+                        default=list, help_text="The messages with the most deliveries."
+                    ),
                 ),
                 ("top_errors", models.JSONField(default=list)),
                 (

@@ -27,7 +27,7 @@ class Migration(migrations.Migration):
                 ("message_id", models.BigIntegerField()),
                 (
                     "attempt",
-                    models.IntegerField(help_text="Which run of the handler it was, from 1."),
+                    models.IntegerField(help_text="The number of the handler's run, from 1."),
                 ),
                 (
                     "at",
@@ -40,7 +40,7 @@ class Migration(migrations.Migration):
                 (
                     "process_id",
                     models.IntegerField(
-                        help_text="The consumer process, if one ran it.", null=True
+                        help_text="The consumer process that ran it, if any.", null=True
                     ),
                 ),
                 ("error_class", models.TextField()),
@@ -84,13 +84,15 @@ class Migration(migrations.Migration):
                     "interval",
                     models.DurationField(
                         blank=True,
-                        help_text="In place of cron: the time between two messages.",
+                        help_text="The time between two messages, instead of cron.",
                         null=True,
                     ),
                 ),
                 (
                     "time_zone",
-                    models.TextField(default="UTC", help_text="Of the cron expression."),
+                    models.TextField(
+                        default="UTC", help_text="The time zone of the cron expression."
+                    ),
                 ),
                 (
                     "missed",
@@ -105,7 +107,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "paused",
-                    models.BooleanField(default=False, help_text="Nothing is sent meanwhile."),
+                    models.BooleanField(
+                        default=False, help_text="While paused, the schedule sends nothing."
+                    ),
                 ),
                 (
                     "body",
@@ -129,8 +133,7 @@ class Migration(migrations.Migration):
                     "expires",
                     models.DurationField(
                         blank=True,
-                        help_text="A message is not handled later than this after it was sent; "
-                        "empty: at any time.",
+                        help_text="How long after its send a message expires. Empty: never.",
                         null=True,
                     ),
                 ),
@@ -139,8 +142,7 @@ class Migration(migrations.Migration):
                     models.TextField(
                         blank=True,
                         default="",
-                        help_text="While a message holds this key, no second one is sent; empty: "
-                        "each is sent.",
+                        help_text="While a message holds this key, no second one is sent. Empty: every tick sends one.",
                     ),
                 ),
                 (
@@ -149,8 +151,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         choices=[("started", "It has started"), ("done", "It is done")],
                         default="",
-                        help_text="How long a message holds the key; empty: the queue's unique "
-                        "window.",
+                        help_text="How long a message holds the key. Empty: the queue's unique window.",
                     ),
                 ),
                 (
@@ -165,8 +166,7 @@ class Migration(migrations.Migration):
                     "ended_at",
                     models.DateTimeField(
                         editable=False,
-                        help_text="Since then no running consumer declares it, and it sends "
-                        "nothing.",
+                        help_text="Since when no running consumer declares it. It sends nothing.",
                         null=True,
                     ),
                 ),
@@ -175,7 +175,7 @@ class Migration(migrations.Migration):
                     "last_run_at",
                     models.DateTimeField(
                         editable=False,
-                        help_text="The last tick that a message was sent for.",
+                        help_text="The last tick for which a message was sent.",
                         null=True,
                     ),
                 ),

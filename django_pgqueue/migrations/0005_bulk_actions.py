@@ -37,7 +37,7 @@ class Migration(migrations.Migration):
                 (
                     "target",
                     models.TextField(
-                        default="", help_text="The queue to send the messages to; empty: their own."
+                        default="", help_text="The queue to send the messages to. Empty: their own."
                     ),
                 ),
                 (
@@ -60,18 +60,18 @@ class Migration(migrations.Migration):
                 (
                     "filter",
                     models.JSONField(
-                        default=dict, help_text="The filter of the list on which it was asked for."
+                        default=dict, help_text="The filter of the list from which it was started."
                     ),
                 ),
                 (
                     "user_id",
-                    models.TextField(default="", help_text="The key of the user who asked for it."),
+                    models.TextField(default="", help_text="The key of the user who started it."),
                 ),
                 ("username", models.TextField(default="")),
                 (
                     "queue_name",
                     models.TextField(
-                        default="", help_text="The queue's name, also after the queue is dropped."
+                        default="", help_text="The queue's name, kept after the queue is dropped."
                     ),
                 ),
                 ("highest_id", models.BigIntegerField()),
@@ -81,7 +81,7 @@ class Migration(migrations.Migration):
                     "passed",
                     models.IntegerField(
                         default=0,
-                        help_text="Messages that were left alone: gone by then, or in flight.",
+                        help_text="Number of messages that were skipped: gone by then, or in flight.",
                     ),
                 ),
                 (
@@ -98,7 +98,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "error",
-                    models.TextField(default="", help_text="Why it failed, or is waiting."),
+                    models.TextField(default="", help_text="Why it failed, or why it is waiting."),
                 ),
                 (
                     "created_at",

@@ -30,11 +30,11 @@ class Attempt(models.Model):
         Queue, models.CASCADE, db_constraint=False, db_index=False, related_name="attempts"
     )
     attempt: columns.Integer = models.IntegerField(
-        help_text="Which run of the handler it was, from 1."
+        help_text="The number of the handler's run, from 1."
     )
     at: columns.Time = models.DateTimeField(db_default=columns.NOW)
     process_id: columns.IntegerOrNull = models.IntegerField(
-        null=True, help_text="The consumer process, if one ran it."
+        null=True, help_text="The consumer process that ran it, if any."
     )
     error_class: columns.Text = models.TextField()
     message: columns.Text = models.TextField()

@@ -29,7 +29,7 @@ class Binding(models.Model):
     pattern: columns.Char = models.CharField(
         max_length=255,
         validators=[validate_topic_pattern],
-        help_text="Words joined by dots; * stands for one word, # for any number of them.",
+        help_text="Words separated by dots. * matches one word, # any number of words.",
     )
     queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
         Queue, models.CASCADE, related_name="bindings"

@@ -180,7 +180,7 @@ class BulkAction(models.Model):
     )
     kind: columns.Text = models.TextField(choices=Kind.choices)
     target: columns.Text = models.TextField(
-        default="", help_text="The queue to send the messages to; empty: their own."
+        default="", help_text="The queue to send the messages to. Empty: their own."
     )
     rate: columns.FloatOrNull = models.FloatField(
         null=True, help_text="Maximum number of messages a second."
@@ -192,25 +192,27 @@ class BulkAction(models.Model):
         null=True, help_text="The confirmation page. Its answer is accepted once."
     )
     filter: columns.JSON = models.JSONField(
-        default=dict, help_text="The filter of the list on which it was asked for."
+        default=dict, help_text="The filter of the list from which it was started."
     )
     user_id: columns.Text = models.TextField(
-        default="", help_text="The key of the user who asked for it."
+        default="", help_text="The key of the user who started it."
     )
     username: columns.Text = models.TextField(default="")
     queue_name: columns.Text = models.TextField(
-        default="", help_text="The queue's name, also after the queue is dropped."
+        default="", help_text="The queue's name, kept after the queue is dropped."
     )
     highest_id: columns.BigInteger = models.BigIntegerField()
     count: columns.Integer = models.IntegerField()
     done: columns.Integer = models.IntegerField(default=0)
     passed: columns.Integer = models.IntegerField(
-        default=0, help_text="Messages that were left alone: gone by then, or in flight."
+        default=0, help_text="Number of messages that were skipped: gone by then, or in flight."
     )
     state: columns.Text = models.TextField(
         default=RUNNING, choices=[(s, s) for s in (RUNNING, STOPPED, DONE, FAILED)]
     )
-    error: columns.Text = models.TextField(default="", help_text="Why it failed, or is waiting.")
+    error: columns.Text = models.TextField(
+        default="", help_text="Why it failed, or why it is waiting."
+    )
     created_at: columns.Time = models.DateTimeField(db_default=columns.NOW)
     stepped_at: columns.TimeOrNull = models.DateTimeField(null=True)
     finished_at: columns.TimeOrNull = models.DateTimeField(null=True)

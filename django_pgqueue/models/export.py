@@ -20,21 +20,27 @@ class Lake(models.Model):
     id: columns.AutoKey = models.AutoField(primary_key=True)
     path: columns.Text = models.TextField(unique=True, editable=False)
     queues: columns.JSON = models.JSONField(
-        default=list, blank=True, help_text="Names of the queues it takes; empty: all."
+        default=list, blank=True, help_text="Names of the exported queues. Empty: all."
     )
     holds_retention: columns.Boolean = models.BooleanField(
-        default=False, help_text="Retention waits until archived messages are exported here."
+        default=False, help_text="Retention keeps archived messages until they are exported here."
     )
     exported_below: columns.BigInteger = models.BigIntegerField(
-        default=0, editable=False, help_text="The transaction before which everything is exported."
+        default=0,
+        editable=False,
+        help_text="Messages archived by transactions before this one are exported.",
     )
     exported_at: columns.TimeOrNull = models.DateTimeField(
         null=True,
         editable=False,
-        help_text="What was archived before is exported; empty until a run was published.",
+        help_text=(
+            "Messages archived before this time are exported. Empty until a run was published."
+        ),
     )
     system: columns.Text = models.TextField(
-        default="", editable=False, help_text="The server that the transaction ids are from."
+        default="",
+        editable=False,
+        help_text="The identifier of the server that assigned the transaction ids.",
     )
     iceberg: columns.Text = models.TextField(
         default="", editable=False, help_text="The Iceberg table, if the lake is one."
@@ -42,7 +48,7 @@ class Lake(models.Model):
     body_schemas: columns.JSON = models.JSONField(
         default=dict,
         editable=False,
-        help_text="By queue, the fields of its bodies that are columns.",
+        help_text="For each queue, the fields of bodies that have columns of their own.",
     )
     created_at: columns.Time = models.DateTimeField(db_default=columns.NOW, editable=False)
 

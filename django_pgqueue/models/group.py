@@ -22,16 +22,16 @@ class GroupSetting(models.Model):
     )
     group_key: columns.Text = models.TextField()
     limit: columns.IntegerOrNull = columns.slots(
-        "The most messages of this group in flight at once; empty: as the queue says."
+        "Maximum number of messages of this group in flight. Empty: the queue's group limit."
     )
     rate: columns.CharOrNull = columns.rate(
-        "The most deliveries of this group in a time; empty: as the queue says."
+        "Maximum number of deliveries of this group in a time. Empty: the queue's group rate."
     )
     burst: columns.IntegerOrNull = columns.slots(
-        "How many this rate delivers at once after a pause; empty: one."
+        "Maximum number of deliveries of this group at once after a pause. Empty: one."
     )
     paused: columns.Boolean = models.BooleanField(
-        default=False, help_text="No message of this group is delivered."
+        default=False, help_text="Consumers read no messages of this group."
     )
 
     class Meta(columns.Meta):

@@ -111,15 +111,15 @@ class Process(models.Model):
     )
     stopping: columns.Boolean = models.BooleanField(default=False)
     quiet: columns.Boolean = models.BooleanField(
-        default=False, help_text="Asked to fetch no more messages."
+        default=False, help_text="Whether it was asked to fetch no more messages."
     )
     started_at: columns.Time = models.DateTimeField(db_default=columns.NOW)
     heartbeat_at: columns.Time = models.DateTimeField(db_default=columns.NOW)
     gone_at: columns.TimeOrNull = models.DateTimeField(
-        null=True, help_text="When it was found dead: its heartbeats ended without a stop."
+        null=True, help_text="When it was found dead: its heartbeats ended, but it had not stopped."
     )
     given_back: columns.Integer = models.IntegerField(
-        default=0, help_text="How many messages it held when it died."
+        default=0, help_text="Number of messages that it held when it died."
     )
 
     objects: ClassVar[ProcessManager] = ProcessManager()

@@ -169,15 +169,16 @@ class Queue(models.Model):
     name: columns.Char = models.CharField(
         max_length=63,
         validators=[validate_queue_name],
-        help_text="1 to 63 of A-Z a-z 0-9 _ . - ; unique whatever its case.",
+        help_text="1 to 63 of these characters: A-Z a-z 0-9 _ . - (unique, ignoring case).",
     )
     visibility_timeout: columns.PositiveInteger = models.PositiveIntegerField(
-        default=30, help_text="Seconds a message stays hidden from others once it is read."
+        default=30,
+        help_text="Seconds for which a message that was read is hidden from other readers.",
     )
     max_deliveries: columns.PositiveInteger = models.PositiveIntegerField(
         default=20,
         validators=[MinValueValidator(1)],
-        help_text="How often a message is delivered before it is dead-lettered.",
+        help_text="Maximum number of deliveries of a message. Then it is dead-lettered.",
     )
     dead_letter_queue: models.ForeignKey[Queue | None, Queue | None] = models.ForeignKey(
         "self",
@@ -185,53 +186,61 @@ class Queue(models.Model):
         null=True,
         blank=True,
         related_name="sources",
-        help_text="Where messages go whose deliveries ran out; empty: the archive, as FAILED.",
+        help_text=(
+            "The queue for messages without deliveries left. Empty: they are archived as FAILED."
+        ),
     )
     retention: columns.DurationOrNull = models.DurationField(
-        null=True, blank=True, help_text="How long archived messages are kept; empty: for ever."
+        null=True, blank=True, help_text="How long to keep archived messages. Empty: forever."
     )
     partition_interval: columns.DurationOrNull = models.DurationField(
         null=True,
         blank=True,
         editable=False,
-        help_text="The time in one partition; empty: one partition for all.",
+        help_text="The time span of a partition. Empty: a single partition.",
     )
     unique_window: columns.DurationOrNull = models.DurationField(
-        null=True, blank=True, help_text="How long a unique key counts; empty: five minutes."
+        null=True,
+        blank=True,
+        help_text="How long a message holds its unique key. Empty: five minutes.",
     )
     limit: columns.IntegerOrNull = columns.slots(
-        "The most messages in flight at once; empty: any number."
+        "Maximum number of messages in flight. Empty: no limit."
     )
     rate: columns.CharOrNull = columns.rate(
-        "The most deliveries in a time, such as 100/s or 30/m; empty: any number."
+        "Maximum number of deliveries in a time, such as 100/s or 30/m. Empty: no limit."
     )
     burst: columns.IntegerOrNull = columns.slots(
-        "How many the rate delivers at once after a pause; empty: one."
+        "Maximum number of deliveries at once after a pause. Empty: one."
     )
     group_limit: columns.IntegerOrNull = columns.slots(
-        "The most messages of a group in flight at once; empty: one, in order."
+        "Maximum number of messages of a group in flight. Empty: one, in order."
     )
     group_rate: columns.CharOrNull = columns.rate(
-        "The most deliveries of a group in a time, such as 30/m."
+        "Maximum number of deliveries of a group in a time, such as 30/m. Empty: no limit."
     )
     group_burst: columns.IntegerOrNull = columns.slots(
-        "How many of a group its rate delivers at once after a pause; empty: one."
+        "Maximum number of deliveries of a group at once after a pause. Empty: one."
     )
     has_slots: columns.Boolean = models.BooleanField(
         default=False,
         editable=False,
-        help_text="Groups have or had a limit, a rate, or settings of their own.",
+        help_text="Whether groups have, or had, a limit, a rate or settings of their own.",
     )
     age_limit: columns.DurationOrNull = models.DurationField(
         null=True,
         blank=True,
-        help_text="For how long a message may be readable without an alert; empty: five minutes.",
+        help_text=(
+            "How long a message may be readable before there is an alert. Empty: five minutes."
+        ),
     )
     unlogged: columns.Boolean = models.BooleanField(
-        default=False, editable=False, help_text="Faster, and empty after a crash of the server."
+        default=False,
+        editable=False,
+        help_text="Faster, but a crash of the server empties the queue.",
     )
     paused: columns.Boolean = models.BooleanField(
-        default=False, help_text="Consumers leave it alone."
+        default=False, help_text="Consumers read no messages of this queue."
     )
     notify: columns.Boolean = models.BooleanField(
         default=True, help_text="A send wakes waiting consumers."

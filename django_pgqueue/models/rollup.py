@@ -22,20 +22,21 @@ class Rollup(models.Model):
 
     id: columns.BigAutoKey = models.BigAutoField(primary_key=True)
     queue_name: columns.Text = models.TextField()
-    seconds: columns.Integer = models.IntegerField(help_text="How long the span is.")
-    bucket: columns.Time = models.DateTimeField(help_text="When it begins.")
+    seconds: columns.Integer = models.IntegerField(help_text="The length of the span.")
+    bucket: columns.Time = models.DateTimeField(help_text="The start of the span.")
     sent: columns.BigInteger = models.BigIntegerField(default=0)
     completed: columns.BigInteger = models.BigIntegerField(default=0)
     failed: columns.BigInteger = models.BigIntegerField(default=0)
     retried: columns.BigInteger = models.BigIntegerField(
-        default=0, help_text="Failed attempts, tried again, of messages that ended."
+        default=0, help_text="Number of failed attempts that were retried, of messages that ended."
     )
     dead_lettered: columns.BigInteger = models.BigIntegerField(default=0)
     backlog: columns.BigInteger = models.BigIntegerField(
         default=0, help_text="Messages in the queue at the end of the span."
     )
     busy: columns.Float = models.FloatField(
-        default=0, help_text="Run times added up; over the span's length: the workers kept busy."
+        default=0,
+        help_text="The sum of run times. Divided by the span's length: the number of busy workers.",
     )
     wait_p50: columns.FloatOrNull = models.FloatField(null=True)
     wait_p95: columns.FloatOrNull = models.FloatField(null=True)
@@ -46,13 +47,13 @@ class Rollup(models.Model):
     waits: columns.JSON = models.JSONField(default=dict)
     runs: columns.JSON = models.JSONField(default=dict)
     groups: columns.BigInteger = models.BigIntegerField(
-        default=0, help_text="FIFO groups with messages that ended."
+        default=0, help_text="Number of FIFO groups with messages that ended."
     )
     top_group: columns.JSON = models.JSONField(
         null=True, help_text="The largest group and its count."
     )
     poison: columns.JSON = models.JSONField(
-        default=list, help_text="The messages delivered most often."
+        default=list, help_text="The messages with the most deliveries."
     )
     top_errors: columns.JSON = models.JSONField(default=list)
     computed_at: columns.Time = models.DateTimeField(db_default=columns.NOW)
@@ -89,12 +90,12 @@ class RollupRun(models.Model):
     from_at: columns.Time = models.DateTimeField()
     to_at: columns.Time = models.DateTimeField()
     below_xid: columns.BigInteger = models.BigIntegerField(
-        help_text="Messages archived by earlier transactions were counted."
+        help_text="Messages archived by transactions before this one are counted."
     )
     buckets: columns.Integer = models.IntegerField()
     removed: columns.Integer = models.IntegerField(default=0)
     system: columns.Text = models.TextField(
-        default="", help_text="The server that the transaction ids are from."
+        default="", help_text="The identifier of the server that assigned the transaction ids."
     )
     started_at: columns.Time = models.DateTimeField()
     finished_at: columns.Time = models.DateTimeField(db_default=columns.NOW)

@@ -238,12 +238,14 @@ class Schedule(models.Model):
         help_text="Minute, hour, day of month, month, day of week, as 0 4 * * *.",
     )
     interval: columns.DurationOrNull = models.DurationField(
-        null=True, blank=True, help_text="In place of cron: the time between two messages."
+        null=True, blank=True, help_text="The time between two messages, instead of cron."
     )
-    time_zone: columns.Text = models.TextField(default="UTC", help_text="Of the cron expression.")
+    time_zone: columns.Text = models.TextField(
+        default="UTC", help_text="The time zone of the cron expression."
+    )
     missed: columns.Text = models.TextField(choices=Missed.choices, default=Missed.ONCE)
     paused: columns.Boolean = models.BooleanField(
-        default=False, help_text="Nothing is sent meanwhile."
+        default=False, help_text="While paused, the schedule sends nothing."
     )
     body: columns.JSON = models.JSONField(null=True, blank=True, encoder=DjangoJSONEncoder)
     priority: columns.SmallInteger = models.SmallIntegerField(
@@ -252,18 +254,20 @@ class Schedule(models.Model):
     expires: columns.DurationOrNull = models.DurationField(
         null=True,
         blank=True,
-        help_text="A message is not handled later than this after it was sent; empty: at any time.",
+        help_text="How long after its send a message expires. Empty: never.",
     )
     unique_key: columns.Text = models.TextField(
         blank=True,
         default="",
-        help_text="While a message holds this key, no second one is sent; empty: each is sent.",
+        help_text=(
+            "While a message holds this key, no second one is sent. Empty: every tick sends one."
+        ),
     )
     until: columns.Text = models.TextField(
         choices=[("started", "It has started"), ("done", "It is done")],
         blank=True,
         default="",
-        help_text="How long a message holds the key; empty: the queue's unique window.",
+        help_text="How long a message holds the key. Empty: the queue's unique window.",
     )
     declared: columns.JSON = models.JSONField(
         null=True, editable=False, help_text="The declaration in the code, if there is one."
@@ -271,11 +275,11 @@ class Schedule(models.Model):
     ended_at: columns.TimeOrNull = models.DateTimeField(
         null=True,
         editable=False,
-        help_text="Since then no running consumer declares it, and it sends nothing.",
+        help_text="Since when no running consumer declares it. It sends nothing.",
     )
     next_run_at: columns.Time = models.DateTimeField(editable=False)
     last_run_at: columns.TimeOrNull = models.DateTimeField(
-        null=True, editable=False, help_text="The last tick that a message was sent for."
+        null=True, editable=False, help_text="The last tick for which a message was sent."
     )
     error: columns.Text = models.TextField(blank=True, default="", editable=False)
 
