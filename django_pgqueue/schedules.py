@@ -67,10 +67,10 @@ class Declaration:
             task, backend = self.target, self.target.get_backend()
             if not hasattr(backend, "message_of"):
                 return False  # a backend without queues, as in tests
-            body, unique = backend.message_of(task, list(self.args), dict(self.kwargs))
+            body, group, unique = backend.message_of(task, list(self.args), dict(self.kwargs))
             queue, using = task.queue_name, backend.database
             until, expires = getattr(task, "until", None), getattr(task, "expires", None)
-            values |= {"body": body, "priority": task.priority}
+            values |= {"body": body, "priority": task.priority, "group_key": group or ""}
             values |= {"unique_key": unique or "", "until": until or ""}
             values["expires"] = values["expires"] or arguments.span(expires, "expires")
         else:
@@ -95,6 +95,7 @@ def schedule(
     kwargs: Mapping[str, Any] | None = None,
     priority: int = 0,
     expires: float | dt.timedelta | None = None,
+    group: str | None = None,
     unique: str | None = None,
     until: Literal["started", "done"] | None = None,
     name: str | None = None,
@@ -112,14 +113,14 @@ def schedule(
     ``missed`` ("once")
         ticks at which no consumer ran: ``"once"`` sends one message for all of them, ``"all"`` one
         for each, ``"skip"`` none that is more than a minute late
-    ``body``, ``priority``
-        the body and priority of the message to a consumer
+    ``body``, ``priority``, ``group``
+        the body, priority and group of the message to a consumer
     ``unique``, ``until``
         while a message to a consumer holds the key ``unique``, no second one is sent. ``until`` is
         how long it holds the key: until it has started (``"started"``), until it is done
         (``"done"``), or for the queue's window (None)
     ``args``, ``kwargs``
-        the arguments of a task, which has a priority, ``unique`` and ``until`` of its own
+        the arguments of a task. Its ``priority``, ``group``, ``unique`` and ``until`` are its own
     ``expires``
         seconds (at least one) or a timedelta: a message is not handled later than this after it was
         sent (default: the task's own; None: never expires)
@@ -153,6 +154,7 @@ def schedule(
         "body": body,
         "priority": arguments.priority(priority),
         "expires": arguments.span(expires, "expires"),
+        "group_key": arguments.key(group, "group") or "",
         "unique_key": arguments.key(unique, "unique") or "",
         "until": until or "",
     }

@@ -221,14 +221,14 @@ def _choice(options: dict[str, str], name: str, known: Sequence[str]) -> str:
 def _until(text: str | None) -> Until | None:
     if text == "started" or text == "done":
         return text  # type: ignore[return-value]
-    return None if text is None else _length(text, "until")
+    return None if text is None else _length(text, "until", "started, done or a length of time")
 
 
-def _length(text: str, name: str) -> float:
+def _length(text: str, name: str, what: str = "a length of time") -> float:
     """Parse a length of time, such as ``15m``, into seconds."""
     length = dt.timedelta(seconds=int(text)) if text.isdecimal() else length_of(text)
     if length is None:
-        raise InvalidOption(f"{name} must be a length of time, as 30s or 15m, not {text!r}")
+        raise InvalidOption(f"{name} must be {what}, such as 30s or 15m, not {text!r}")
     return length.total_seconds()
 
 

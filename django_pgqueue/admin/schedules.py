@@ -144,7 +144,7 @@ class ScheduleForm(generic.ModelForm):
         model = Schedule
         fields = [
             *("name", "queue", "paused", "cron", "interval", "time_zone", "missed"),
-            *("body", "priority", "expires", "unique_key", "until"),
+            *("body", "priority", "expires", "group_key", "unique_key", "until"),
         ]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -168,7 +168,7 @@ class ScheduleAdmin(PageAdmin):
         (gettext_lazy("When"), {"fields": ["cron", "interval", "time_zone", "missed"]}),
         (
             gettext_lazy("Message"),
-            {"fields": ["body", "priority", "expires", "unique_key", "until"]},
+            {"fields": ["body", "priority", "expires", "group_key", "unique_key", "until"]},
         ),
         (gettext_lazy("Runs"), {"fields": [*readonly_fields]}),
     ]

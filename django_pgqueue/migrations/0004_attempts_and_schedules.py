@@ -138,6 +138,14 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "group_key",
+                    models.TextField(
+                        blank=True,
+                        default="",
+                        help_text="The group of the messages. Empty: none.",
+                    ),
+                ),
+                (
                     "unique_key",
                     models.TextField(
                         blank=True,

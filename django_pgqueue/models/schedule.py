@@ -256,6 +256,9 @@ class Schedule(models.Model):
         blank=True,
         help_text="How long after its send a message expires. Empty: never.",
     )
+    group_key: columns.Text = models.TextField(
+        blank=True, default="", help_text="The group of the messages. Empty: none."
+    )
     unique_key: columns.Text = models.TextField(
         blank=True,
         default="",
@@ -381,6 +384,7 @@ class Schedule(models.Model):
                 headers=[self._header(tick) for tick in ticks],
                 priority=self.priority,
                 expires=self.expires,
+                group=self.group_key or None,
                 unique=None if key is None else [key] * len(ticks),
                 until=until,
             )
@@ -406,6 +410,7 @@ class Schedule(models.Model):
             headers=header,
             expires=self.expires,
             priority=self.priority,
+            group=self.group_key or None,
             unique=key,
             until=until,
         )

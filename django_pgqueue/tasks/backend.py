@@ -83,11 +83,12 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
 
     def message_of(
         self, task: Task[..., Any], args: Any, kwargs: Any
-    ) -> tuple[dict[str, Any], str | None]:
-        """Return the body and unique key of the message that runs a task. Used by schedules."""
+    ) -> tuple[dict[str, Any], str | None, str | None]:
+        """Return the body, group and unique key of a task's message. Used by schedules."""
         self.validate_task(task)
         args, kwargs = _plain(args, kwargs)
-        return body_of(task, args, kwargs), _key(task, "unique", args, kwargs)
+        group, unique = (_key(task, name, args, kwargs) for name in ("group", "unique"))
+        return body_of(task, args, kwargs), group, unique
 
     def enqueue(  # type: ignore[override]
         self, task: Task[..., Any], args: Any, kwargs: dict[str, Any]

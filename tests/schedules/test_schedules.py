@@ -229,6 +229,15 @@ def test_a_tick_is_skipped_while_a_message_holds_the_schedules_key(orders, until
     assert due(NOON + 3 * DAY) == (0 if until == "" else 1)
 
 
+def test_the_messages_of_a_schedule_are_in_its_group(orders):
+    found = made(interval=DAY, group_key="reports")
+
+    assert due(NOON + DAY) == 1
+    found.run()
+
+    assert [message.group_key for message in LiveMessage.objects.all()] == ["reports"] * 2
+
+
 def test_the_messages_of_a_schedule_expire(orders, declarations):
     schedule(every=DAY, expires=60)(consumer("orders")(report))
     schedules.synchronize("default")
@@ -275,7 +284,7 @@ def report_again(message: Any) -> None:
 
 
 def test_a_declared_schedule_becomes_a_row(orders, declarations):
-    options: Any = {"priority": 3, "unique": "sales", "until": "done"}
+    options: Any = {"priority": 3, "group": "reports", "unique": "sales", "until": "done"}
     schedule("0 4 * * *", tz="Europe/Berlin", body={"report": "sales"}, **options)(
         consumer("orders")(report)
     )
@@ -287,7 +296,7 @@ def test_a_declared_schedule_becomes_a_row(orders, declarations):
     assert found.name == "tests.schedules.test_schedules.report"
     assert (found.cron, found.time_zone, found.missed) == ("0 4 * * *", "Europe/Berlin", "once")
     assert (found.queue.name, found.body, found.priority) == ("orders", {"report": "sales"}, 3)
-    assert (found.unique_key, found.until) == ("sales", "done")
+    assert (found.group_key, found.unique_key, found.until) == ("reports", "sales", "done")
     assert found.next_run_at > dt.datetime.now(UTC)
 
 
@@ -362,6 +371,7 @@ def test_only_schedules_in_the_databases_of_the_process_are_declared(orders, dec
         ((), {"every": "often"}, "every must be seconds"),
         ((), {"every": 5, "missed": "never"}, "missed must be one of"),
         ((), {"every": 5, "priority": 101}, "priority must be"),
+        ((), {"every": 5, "group": ""}, "group must be"),
         ((), {"every": 5, "unique": ""}, "unique must be"),
         ((), {"every": 5, "until": "done"}, "until needs unique="),
         ((), {"every": 5, "unique": "k", "until": "never"}, "until must be"),
@@ -408,6 +418,18 @@ class TestTasks:
         schedules.synchronize("default")
 
         assert Schedule.objects.get().expires == dt.timedelta(seconds=seconds)
+
+    def test_a_scheduled_task_is_in_its_group_and_holds_its_key(self, db, declarations, backend):
+        from django_pgqueue.tasks import task
+        from tests.tasks.sample import add
+
+        queue("default").create()
+        options: Any = {"group": "of {one}", "unique": "{one}", "until": "done"}
+        schedule(every=DAY, args=[1, 2])(task(**options)(add.func))
+        schedules.synchronize("default")
+
+        found = Schedule.objects.get()
+        assert (found.group_key, found.unique_key, found.until) == ("of 1", "1", "done")
 
     def test_a_task_has_no_body(self, declarations, backend):
         from tests.tasks.sample import add

@@ -639,11 +639,12 @@ def test_checkpoint_of_another_server_or_stream_is_refused(
     [
         ({"subscribe": ""}, "mode=consume needs the names of queues"),
         ({"mode": "take"}, "mode must be read or consume"),
+        ({"until": "never"}, "until must be started, done or a length of time"),
         ({"startingOffsets": "earliest"}, "startingOffsets has no meaning with mode=consume"),
         ({"mode": "read", "maxBytesPerTrigger": "9"}, "maxBytesPerTrigger has no meaning"),
     ],
 )
-def test_options_that_mean_nothing_together_are_refused(
+def test_options_that_mean_nothing_are_refused(
     url: str, options: dict[str, str], told: str
 ) -> None:
     with pytest.raises(InvalidOption, match=told):
