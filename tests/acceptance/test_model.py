@@ -523,7 +523,7 @@ class QueueMachine(RuleBasedStateMachine):
             # Put back; or put back and then made the next head, or leased behind the head.
             again = entry.leased and row["state"] == "RETRYABLE"
             leased = row["read_ct"] > entry.read_ct and not self.model.is_first(entry)
-            if row["place"] == "waiting" or again or leased:
+            if row["place"] in ("waiting", "ready") or again or leased:
                 assert entry.due, "only what is due is set back in line"
                 assert not self.model.is_first(entry), "and no head"
                 entry.place, entry.leased = "waiting", False
