@@ -255,13 +255,22 @@ def _others_read() -> dict[int, set[int]]:
     lost: dict[int, set[int]] = {}
     groups: set[str | None] = set()
     while len(groups) < 2 or None not in groups:
-        [message] = Message.objects.read("work")
+        [message] = until(_read_one)
         of_group = Message.objects.filter(queue__name="work", group_key=message.group_key)
         rows = of_group.values_list("body__n", flat=True) if message.group_key else []
         lost[message.body["n"]] = {message.body["n"], *rows}
         groups.add(message.group_key)
         Message.objects.archive("work", message)
     return lost
+
+
+def _read_one() -> Any:
+    from django_pgqueue.models import Message
+
+    messages = Message.objects.read("work")
+    if not messages:
+        _end_leases()  # a worker that outlived the killed driver for a moment extended them
+    return messages
 
 
 def _consumed(
