@@ -44,6 +44,12 @@ DAY = dt.timedelta(days=1)
 NOW = dt.datetime.now(dt.timezone.utc)
 
 
+@pytest.fixture(autouse=True)
+def now(monkeypatch):
+    """A run may cross midnight: each test has its own time."""
+    monkeypatch.setitem(globals(), "NOW", dt.datetime.now(dt.timezone.utc))
+
+
 def daily(name: str = "daily", retention: dt.timedelta | None = 7 * DAY, **options: Any) -> Queue:
     return Message.objects.create_queue(
         name, partition_interval=DAY, retention=retention, **options
