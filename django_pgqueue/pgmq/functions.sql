@@ -403,18 +403,18 @@ CREATE OR REPLACE FUNCTION pgmq._promote_some(queue_id integer, qty bigint, cloc
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     alone boolean := statement_timestamp() = transaction_timestamp();
-    batch bigint := CASE WHEN alone THEN 1000 ELSE 10 * least($2, 1000) END;
+    batch bigint := CASE WHEN alone THEN 1000 ELSE least($2, 1000) END;
     missing bigint := least($2, 1000);
     done record;
 BEGIN
     LOOP
         done := pgmq._promote($1, p_alone => alone, p_batch => batch, p_clock => $3,
-                              p_groups => CASE WHEN alone THEN 1000 ELSE batch / 10 END::integer);
+                              p_groups => batch::integer);
         missing := missing - done.heads;
-        EXIT WHEN alone OR missing <= 0 OR batch >= 10000;
+        EXIT WHEN missing <= 0 OR batch >= 1000;
         batch := batch * 10;
     END LOOP;
-    RETURN done.rechecks = CASE WHEN alone THEN batch ELSE batch / 10 END;
+    RETURN done.rechecks = batch;
 END
 $$;
 

@@ -9,9 +9,10 @@ from django_pgqueue.engine.open_queue import OpenQueue
 
 __all__ = ["promote", "recheck", "set_back"]
 
-#: One statement processes at most this many rechecks, or sets back this many messages. In the
-#: caller's transaction, promote.sql processes a tenth of it.
+#: One statement processes at most this many rechecks, or sets back this many messages.
 BATCH = 1000
+#: In the caller's transaction, one statement processes at most this many rechecks.
+SHARED_BATCH = 100
 
 
 def promote(
@@ -27,9 +28,9 @@ def promote(
             There, at most ``most`` groups get a head.
         rechecked: only rechecks with a higher id are processed.
     """
-    shared = BATCH // 10
-    groups = BATCH if alone else shared if most is None else min(most, shared)
-    params = {"batch": BATCH, "groups": groups, "alone": alone, "rechecked": rechecked}
+    batch = BATCH if alone else SHARED_BATCH
+    groups = batch if alone or most is None else min(most, batch)
+    params = {"batch": batch, "groups": groups, "alone": alone, "rechecked": rechecked}
     [(_heads, settled, reached)] = queue.run("groups/promote", params)
     return settled >= groups, rechecked if reached is None else reached
 

@@ -20,7 +20,8 @@ marks AS MATERIALIZED (
     SELECT ctid, id, group_key FROM pgqueue_recheck
     WHERE queue_id = {queue_id} AND id > (SELECT %(rechecked)s::bigint)
     ORDER BY id
-    LIMIT (SELECT CASE WHEN exclusive THEN %(batch)s ELSE %(batch)s / 10 END FROM mode)
+    LIMIT (SELECT CASE WHEN %(alone)s AND NOT exclusive THEN %(batch)s / 10 ELSE %(batch)s END
+           FROM mode)
     FOR UPDATE SKIP LOCKED
 ),
 -- Groups of a queue with limits (ddl/slots.sql). This is the only lock of a group without slots.
@@ -131,6 +132,7 @@ done AS (
         SELECT ctid FROM marks WHERE (group_key IN (SELECT group_key FROM settled)) IS TRUE))
     RETURNING 1
 )
+-- heads: those that are due
 SELECT (SELECT count(*) FROM moved WHERE (vt > statement_timestamp()) IS NOT TRUE)
            + coalesce((SELECT heads FROM replaced), 0) AS heads,
        (SELECT count(*) FROM done) AS rechecks,

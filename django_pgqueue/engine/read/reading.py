@@ -147,7 +147,7 @@ def _take(
     ``limits`` is what ``_limits`` returned before the transaction began.
     """
     qty, taken = params["qty"], Deliveries()
-    began, vt = time.monotonic(), params["vt"].total_seconds()
+    began = time.monotonic()
     if alone is None:
         alone = queue.runner.alone
     if limits is None:
@@ -200,7 +200,8 @@ def _take(
         elif not again and rechecks_left:
             rechecks_left, heed, again = False, True, True
         # Once its first leases have ended, a read would take their messages again.
-        if not again or (taken and time.monotonic() >= began + vt):
+        ran = time.monotonic() - began
+        if not again or (taken and ran >= params["vt"].total_seconds()):
             break
     taken.sort(key=lambda delivery: (-delivery.priority, delivery.id))
     return taken
