@@ -378,15 +378,12 @@ class Schedule(models.Model):
             connections[alias].cursor() as cursor,
             settings_for(cursor, lock_timeout=milliseconds(_PATIENCE)),
         ):
-            key, until = self._claim
+            key = self.unique_key
             ids = queue(self.queue.name, using=alias).send_batch(
                 [self.body] * len(ticks),
                 headers=[self._header(tick) for tick in ticks],
-                priority=self.priority,
-                expires=self.expires,
-                group=self.group_key or None,
-                unique=None if key is None else [key] * len(ticks),
-                until=until,
+                unique=[key] * len(ticks) if key else None,
+                **self._options,
             )
         self._update(next_run_at=next_run_at, last_run_at=ticks[-1], error="")
         return sum(not was_skipped(pk) for pk in ids)
@@ -404,21 +401,19 @@ class Schedule(models.Model):
         alias = str(self._state.db)
         header = self._header(_now(alias))
         bound = queue(self.queue.name, using=alias)
-        key, until = self._claim
         return bound.send(
-            self.body,
-            headers=header,
-            expires=self.expires,
-            priority=self.priority,
-            group=self.group_key or None,
-            unique=key,
-            until=until,
+            self.body, headers=header, unique=self.unique_key or None, **self._options
         )
 
     @property
-    def _claim(self) -> tuple[str | None, Any]:
-        """The arguments ``unique`` and ``until`` of the schedule's sends."""
-        return (self.unique_key, self.until or None) if self.unique_key else (None, None)
+    def _options(self) -> dict[str, Any]:
+        """The arguments that all sends of the schedule have."""
+        return {
+            "priority": self.priority,
+            "expires": self.expires,
+            "group": self.group_key or None,
+            "until": (self.unique_key and self.until) or None,
+        }
 
     def _header(self, tick: dt.datetime) -> dict[str, Any]:
         return {"x-schedule": {"name": self.name, "at": tick.isoformat()}}
