@@ -44,10 +44,9 @@ DAY = dt.timedelta(days=1)
 NOW = dt.datetime.now(dt.timezone.utc)
 
 
-@pytest.fixture(autouse=True)
-def now(monkeypatch):
-    """A run may cross midnight: each test has its own time."""
-    monkeypatch.setitem(globals(), "NOW", dt.datetime.now(dt.timezone.utc))
+def today() -> dt.datetime:
+    """When the day's partition begins. Not a constant, since a run may cross midnight."""
+    return time_ranges(dt.datetime.now(dt.timezone.utc), DAY)[0][0]
 
 
 def daily(name: str = "daily", retention: dt.timedelta | None = 7 * DAY, **options: Any) -> Queue:
@@ -62,14 +61,14 @@ def plain(name: str = "plain", retention: dt.timedelta | None = 7 * DAY, **optio
 
 def partition(queue: Queue, days_ago: int) -> Partition:
     """Create a partition for a past day."""
-    start = time_ranges(NOW, DAY)[0][0] - days_ago * DAY
+    start = today() - days_ago * DAY
     with connection.cursor() as cursor:
         return create_partition(cursor, queue.pk, start, start + DAY, unlogged=queue.unlogged)
 
 
 def sent(queue: Queue, count: int, days_ago: float, **values: Any) -> list[int]:
     """Messages sent this many days ago."""
-    when = time_ranges(NOW, DAY)[0][0] - days_ago * DAY + DAY / 2
+    when = today() - days_ago * DAY + DAY / 2
     return [
         row[0]
         for row in run_sql(
@@ -229,7 +228,7 @@ def test_a_partition_without_a_beginning_is_pruned_until_it_can_be_dropped():
     """The first partition of a queue that was partitioned later."""
     queue = daily()
     parents = queue.tables["message"], queue.tables["archive"]
-    end = time_ranges(NOW, DAY)[0][0] - 3 * DAY
+    end = today() - 3 * DAY
     for parent in parents:
         run_sql(
             f"CREATE TABLE {parent}_first PARTITION OF {parent} "
@@ -610,7 +609,7 @@ def test_old_messages_in_the_default_partition_are_pruned():
 def test_partitions_fill_the_gaps_beside_partitions_of_other_lengths():
     queue = daily()
     drop_all_partitions(queue)
-    present = time_ranges(NOW, DAY)[0][0]
+    present = today()
     with connection.cursor() as cursor:
         create_partition(cursor, queue.pk, present - DAY / 2, present + DAY / 2)
         create_partition(cursor, queue.pk, present + DAY, present + 2.5 * DAY)
