@@ -24,7 +24,8 @@ from tests.working import history
 
 pytestmark = [pytest.mark.acceptance]
 
-#: The most messages that a process can hold without an ack: running, or ended just now.
+#: The most messages that a process holds without an ack while it keeps up with its producers:
+#: running, or ended just now. One that starts before a backlog can hold many more.
 UNDER_WAY = 60
 
 
@@ -160,7 +161,8 @@ def test_connections_that_fall_silent(world, tmp_path):
     directory.mkdir()
     proxy = Proxy(Path(world.server.host), directory)
     try:
-        world.consume("--database-timeout", 1.5, url=proxied(world, directory))
+        consumer = world.consume("--database-timeout", 1.5, url=proxied(world, directory))
+        world.until_started(consumer)
         world.produce(300, rate=60)
 
         def silence() -> None:
