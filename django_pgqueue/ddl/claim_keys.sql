@@ -3,9 +3,8 @@
 -- message's state. So statements that end a message need not release its key, and no crash leaves a
 -- key held.
 
--- The search path and enable_seqscan (groups.sql says why it is off) of pgqueue_claim_keys and
--- pgqueue_sweep_keys also apply to the functions that they call: a SET in each called function
--- would take longer than claiming a key.
+-- The settings of pgqueue_claim_keys and pgqueue_sweep_keys (pinned.sql) also apply to the functions
+-- that they call: a SET in each called function would take longer than claiming a key.
 
 -- Returns whether the message of a claim holds its key. A claim of kind 'window' holds it until the
 -- window ends, 'started' until the first delivery, 'done' until the message leaves the queue. Once
@@ -205,7 +204,7 @@ CREATE FUNCTION {schema}.pgqueue_claim_keys(
     queue integer, keys text[], priorities smallint[], groups text[], kind text, during interval,
     on_conflict text, max_wait interval
 ) RETURNS TABLE (place bigint, id bigint, conflict text, latest timestamptz)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql {pinned} AS $$
 #variable_conflict use_column
 DECLARE
     ids bigint[] := ARRAY(SELECT nextval('{schema}.pgqueue_message_id_seq') FROM unnest(keys));
@@ -260,7 +259,7 @@ $$;
 -- Skips keys that a send has locked. Returns how many it checked, and how many it deleted.
 CREATE FUNCTION {schema}.pgqueue_sweep_keys(
     queue integer, most integer, OUT seen bigint, OUT deleted bigint
-) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+) LANGUAGE plpgsql {pinned} AS $$
 BEGIN
     WITH due AS MATERIALIZED (
         SELECT ctid, {schema}.pgqueue_holds_key(c) AS held FROM {schema}.pgqueue_claim c

@@ -6,7 +6,7 @@
 -- the rest to a consumer. Other roles without the rights delete nothing. The first test is for a
 -- standby, which cannot read unlogged tables.
 CREATE FUNCTION {schema}.pgqueue_clear_lost(queue_number integer) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql {pinned} AS $$
 DECLARE
     message text := '{schema}.pgqueue_message_q' || queue_number;
     clear text := 'DELETE FROM {schema}.pgqueue_%s t WHERE t.queue_id = %s AND NOT EXISTS '

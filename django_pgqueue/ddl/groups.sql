@@ -4,15 +4,11 @@
 -- successors in the same transaction. It never waits: for a locked group it inserts a recheck,
 -- which the next reader processes after both transactions have ended.
 
--- Sessions cache plans, and a plan made while a table was small would scan it for good. The
--- statements of all our functions are therefore pinned to indexes, by enable_seqscan, and to row
--- addresses (ctid).
-
 -- Chooses the new heads of groups whose heads are gone. Takes the ctids of the groups' rows, which
 -- the caller has locked. Returns how many waiting messages became heads. Each statement sees
 -- everything committed before it.
 CREATE FUNCTION {schema}.pgqueue_next_heads(places tid[]) RETURNS integer
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql {pinned} AS $$
 DECLARE
     heads integer := 0;
     queue_ids integer[];
@@ -81,7 +77,7 @@ $$;
 CREATE FUNCTION {schema}.pgqueue_go_on(
     from_ready boolean, ids bigint[], queue_ids integer[], groups text[]
 ) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql {pinned} AS $$
 DECLARE
     blind boolean := current_setting('transaction_isolation') <> 'read committed';
     places tid[];

@@ -47,7 +47,7 @@ REVOKE EXECUTE ON FUNCTION {schema}.pgqueue_advance_ids(bigint) FROM PUBLIC;
 CREATE FUNCTION {schema}.pgqueue_place_missing(
     queue_number integer, after bigint DEFAULT 0, batch integer DEFAULT 10000,
     OUT looked bigint, OUT placed bigint, OUT last bigint)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql {pinned} AS $$
 DECLARE
     ids bigint[];
     enqueued_ats timestamptz[];

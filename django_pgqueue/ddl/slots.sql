@@ -52,7 +52,7 @@ $$;
 -- waiting.
 CREATE FUNCTION {schema}.pgqueue_empty_slots(queue integer, key text, spacing interval)
 RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql {pinned} AS $$
 BEGIN
     WITH slot AS MATERIALIZED (
         SELECT g.ctid AS place, g.head, g.turn, g.priority, g.free_at FROM {schema}.pgqueue_group g
@@ -101,7 +101,7 @@ $$;
 -- opening: whether the caller holds the lock that groups without slots need (groups/promote.sql)
 CREATE FUNCTION {schema}.pgqueue_fill_slots(queue integer, key text, opening boolean)
 RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql {pinned} AS $$
 DECLARE
     lock smallint;
     rule record;
@@ -308,7 +308,7 @@ $$;
 -- remaining groups. Returns the groups that must be filled again.
 CREATE FUNCTION {schema}.pgqueue_fill_groups(
     INOUT queue_ids integer[], INOUT groups text[], opening boolean
-) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+) LANGUAGE plpgsql {pinned} AS $$
 DECLARE
     locks smallint[];
 BEGIN
@@ -422,7 +422,7 @@ $$;
 CREATE FUNCTION {schema}.pgqueue_slots_freed(
     from_ready boolean, ids bigint[], queue_ids integer[], groups text[]
 ) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql {pinned} AS $$
 BEGIN
     -- Excludes heads that a read is moving from ready to deferred.
     SELECT array_agg(m.queue_id), array_agg(m.group_key) INTO queue_ids, groups
@@ -449,7 +449,7 @@ $$;
 -- lock. Reads call it for due messages of groups and, if groups have a rate, for ready messages.
 CREATE FUNCTION {schema}.pgqueue_may_start(queue integer, key text, head_id bigint)
 RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql {pinned} AS $$
 BEGIN
     PERFORM FROM {schema}.pgqueue_group
     WHERE queue_id = queue AND group_key = key AND head = head_id
@@ -464,7 +464,7 @@ $$;
 -- locked the slots.
 CREATE FUNCTION {schema}.pgqueue_started(queue integer, ids bigint[], groups text[])
 RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql {pinned} AS $$
 DECLARE
     started record;
     rule record;
@@ -488,7 +488,7 @@ $$;
 -- Makes the slots of a whole queue: numbered from 0 for its limit, and -1 for its rate. Deletes
 -- those of a limit or rate that is NULL. pgqueue_admit deletes surplus ones.
 CREATE FUNCTION {schema}.pgqueue_make_slots(queue integer, most integer, rate text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql {pinned} AS $$
 BEGIN
     INSERT INTO {schema}.pgqueue_group (queue_id, group_key, slot, priority, free_at)
     SELECT queue, '', n, 0, NULL::timestamptz FROM generate_series(0, most - 1) AS n
@@ -505,7 +505,7 @@ $$;
 -- the burst is unused. Locks the rate's slot, and waits for reads that have locked it.
 CREATE FUNCTION {schema}.pgqueue_next_start(queue integer, spacing interval, burst integer)
 RETURNS timestamptz
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql {pinned} AS $$
 DECLARE
     next_at timestamptz;
 BEGIN
@@ -526,7 +526,7 @@ $$;
 CREATE FUNCTION {schema}.pgqueue_free_slots(
     queue integer, low integer, high integer, most bigint
 ) RETURNS tid[]
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql {pinned} AS $$
 DECLARE
     places tid[] := ARRAY(
         SELECT g.ctid FROM {schema}.pgqueue_group g
@@ -549,7 +549,7 @@ $$;
 -- Frees those slots of a whole queue whose heads have an expired lease. The receipts of these heads
 -- become invalid. Returns whether there were any.
 CREATE FUNCTION {schema}.pgqueue_end_leases(queue integer) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql {pinned} AS $$
 BEGIN
     UPDATE {schema}.pgqueue_deferred
     SET state = 'RETRYABLE', process_id = NULL,
@@ -568,7 +568,7 @@ $$;
 -- Returns how many messages of a queue with a limit or a rate may start now, at most qty, and locks
 -- their slots. If too few slots are free, frees the slots of expired leases, whose receipts end.
 CREATE FUNCTION {schema}.pgqueue_admit(queue integer, qty bigint) RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql {pinned} AS $$
 DECLARE
     most integer;
     burst integer;
@@ -632,7 +632,7 @@ $$;
 -- Gives started messages the slots that pgqueue_admit has locked, and delays the next start by the
 -- queue's rate.
 CREATE FUNCTION {schema}.pgqueue_admitted(queue integer, ids bigint[]) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql {pinned} AS $$
 DECLARE
     rule record;
     places tid[];
@@ -659,7 +659,7 @@ $$;
 -- waiting, fills free slots, and inserts a recheck for each group, since slots may be left.
 CREATE FUNCTION {schema}.pgqueue_apply_limits(queue integer, key text DEFAULT NULL)
 RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql {pinned} AS $$
 DECLARE
     next_key text := coalesce(key, '');
 BEGIN
