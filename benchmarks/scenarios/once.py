@@ -1,4 +1,4 @@
-"""Sends with a unique key: many senders at once, and what duplicates leave behind."""
+"""Sends with a unique key: many senders at once, batches, and what duplicates leave behind."""
 
 from __future__ import annotations
 
@@ -74,6 +74,34 @@ def _p99(bench: Any, name: str, send: Callable[[Any], None]) -> float:
     for thread in threads:
         thread.join()
     return statistics.quantiles(took, n=100)[98]
+
+
+@scenario(
+    "A batch of 1,000 messages with unique keys",
+    unit="ms",
+    baseline="no keys",
+    goals=(Goal("new keys", "no keys", at_most=5.0),),
+)
+def once_batch(bench: Any) -> dict[str, Measure]:
+    size, numbers = 1000, count()
+    _, name = bench.queue("ours")
+
+    def measure(keys: Callable[[], list[str] | None]) -> Measure:
+        def send() -> float:
+            unique = keys()
+            began = time.perf_counter()
+            Message.objects.send_batch(name, [1] * size, unique=unique)
+            return (time.perf_counter() - began) * 1000
+
+        return lambda: statistics.median(send() for _ in range(bench.amount(5, 20)))
+
+    held = [f"held {number}" for number in range(size)]
+    Message.objects.send_batch(name, held, unique=held, until="done")
+    return {
+        "no keys": measure(lambda: None),
+        "new keys": measure(lambda: [f"key {next(numbers)}" for _ in range(size)]),
+        "held keys": measure(lambda: held),
+    }
 
 
 @scenario(

@@ -64,10 +64,11 @@ LANGUAGE plpgsql STABLE AS $$
 DECLARE
     claim {schema}.pgqueue_claim;
 BEGIN
-    SELECT c.* INTO claim FROM {schema}.pgqueue_claim c
-    WHERE c.queue_id = queue AND c.unique_key >= key
-    ORDER BY c.unique_key LIMIT 1;
-    IF claim.unique_key = key AND {schema}.pgqueue_holds_key(claim) THEN
+    SELECT c.* INTO claim FROM (
+        SELECT * FROM {schema}.pgqueue_claim WHERE queue_id = queue AND unique_key >= key
+        ORDER BY unique_key LIMIT 1) c
+    WHERE c.unique_key = key;
+    IF FOUND AND {schema}.pgqueue_holds_key(claim) THEN
         RETURN claim;
     END IF;
     RETURN NULL;
@@ -192,9 +193,10 @@ $$;
 -- pgqueue_claim_key returns. Single sends, batch sends and Spark's sink call this function, and
 -- then insert the messages that were not skipped, with the returned ids.
 --
--- Keys are claimed in sorted order, so that two batches cannot deadlock. Of messages with the same
--- key, 'skip' sends the first; 'replace' and 'delay' send the last. Each call also deletes up to
--- two keys of the queue whose windows have ended.
+-- For a batch, one statement inserts all new keys, and locks the rows of keys that may be claimed
+-- again. It does so in sorted order, so that two batches cannot deadlock. Of messages with the same
+-- key, 'skip' sends the first; 'replace' and 'delay' send the last. Each call also deletes up to two
+-- keys of the queue whose windows have ended.
 --
 -- keys, priorities, groups: one for each message
 -- kind: 'window', 'started' or 'done'
@@ -211,10 +213,12 @@ DECLARE
     conflicts text[] := array_fill(NULL::text, ARRAY[cardinality(keys)]);
     latests timestamptz[] := array_fill(NULL::timestamptz, ARRAY[cardinality(keys)]);
     new {schema}.pgqueue_claim;
+    holders bigint[];  -- by key, in sorted order; NULL if pgqueue_claim_key has to decide
     claimed record;
     places bigint[];
     sent bigint;
     other bigint;
+    number integer := 0;
 BEGIN
     PERFORM {schema}.pgqueue_clear_lost(q.id) FROM {schema}.pgqueue_queue q
     WHERE q.id = queue AND q.unlogged;
@@ -223,6 +227,30 @@ BEGIN
     new.kind := kind;
     new.first_at := statement_timestamp();
     new.until := new.first_at + during;
+    IF cardinality(keys) > 1 THEN
+        WITH asked AS MATERIALIZED (
+            SELECT *, CASE on_conflict WHEN 'skip'
+                      THEN ({schema}.pgqueue_holder(queue, unique_key)).id END AS holder
+            FROM (
+                SELECT DISTINCT ON (unique_key) unique_key, id, priority, group_key
+                FROM unnest(keys, ids, priorities, groups)
+                    WITH ORDINALITY AS k (unique_key, id, priority, group_key, place)
+                WHERE unique_key IS NOT NULL
+                ORDER BY unique_key, CASE on_conflict WHEN 'skip' THEN place ELSE -place END) k
+        ),
+        inserted AS (
+            INSERT INTO {schema}.pgqueue_claim AS c
+                (id, until, first_at, queue_id, priority, kind, unique_key, group_key)
+            SELECT id, new.until, new.first_at, queue, priority, new.kind, unique_key, group_key
+            FROM asked WHERE holder IS NULL  -- a duplicate writes nothing
+            ORDER BY unique_key
+            ON CONFLICT (queue_id, unique_key) DO UPDATE SET id = c.id WHERE false
+            RETURNING c.id
+        )
+        SELECT array_agg(CASE WHEN id IN (SELECT id FROM inserted) THEN id ELSE holder END
+                         ORDER BY unique_key)
+        INTO holders FROM asked;
+    END IF;
     FOR new.unique_key, places IN
         SELECT unique_key, array_agg(place ORDER BY place)
         FROM unnest(keys) WITH ORDINALITY AS k (unique_key, place)
@@ -233,8 +261,16 @@ BEGIN
         new.id := ids[sent];
         new.priority := priorities[sent];
         new.group_key := groups[sent];
-        claimed := {schema}.pgqueue_claim_key(
-            new, on_conflict, max_wait, cardinality(keys) > 1);
+        number := number + 1;
+        IF holders[number] IS NULL THEN
+            claimed := {schema}.pgqueue_claim_key(
+                new, on_conflict, max_wait, cardinality(keys) > 1);
+        ELSE
+            SELECT holders[number] AS id,
+                   CASE WHEN holders[number] <> new.id THEN 'skipped' END AS conflict,
+                   new.first_at + max_wait AS latest
+            INTO claimed;
+        END IF;
         FOREACH other IN ARRAY places LOOP
             ids[other] := claimed.id;
             conflicts[other] := 'skipped';

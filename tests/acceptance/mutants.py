@@ -476,8 +476,8 @@ MUTANTS = (
         (
             Change(
                 f"{DDL}/claim_keys.sql",
-                "GROUP BY unique_key ORDER BY unique_key",
-                "GROUP BY unique_key ORDER BY min(place)",
+                "ORDER BY unique_key\n            ON CONFLICT",
+                "ORDER BY id\n            ON CONFLICT",
             ),
         ),
     ),

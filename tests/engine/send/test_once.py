@@ -140,6 +140,18 @@ def test_a_batch_adds_what_is_new_and_tells_the_ids_of_the_rest(orders, count):
     assert orders.send_batch(list(range(count)), unique=keys)[1:] == ids[1:]
 
 
+def test_a_batch_claims_new_keys_and_those_that_are_free_again(orders, sql):
+    ended, held = orders.send_batch([1, 2], unique=["ended", "held"])
+    sql("UPDATE pgqueue_claim SET until = statement_timestamp() WHERE unique_key = 'ended'")
+
+    sent = orders.send_batch([3, 4, 5, 6, 7], unique=["held", "new", "ended", None, "new"])
+
+    assert [each.conflict for each in sent] == ["skipped", None, None, None, "skipped"]
+    assert (sent[0], sent[4]) == (held, sent[1])
+    assert len({ended, held, *sent}) == 5
+    assert orders.send_batch([8, 9], unique=["new", "ended"]) == [sent[1], sent[2]]
+
+
 def test_a_rolled_back_send_frees_its_key(orders):
     with rolled_back():
         first = orders.send("one", unique="k")
