@@ -142,6 +142,7 @@ def send_batch(
         if not _all_none(columns["unique_keys"]):
             columns["bodies"] = [arguments.json_text(body) for body in bodies]
             return _copy_once(queue, columns, {**params, **claimed})
+        return list(map(Sent, _write(queue, bodies, columns, params)))
     return _write(queue, bodies, columns, params)
 
 

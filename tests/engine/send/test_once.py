@@ -140,6 +140,10 @@ def test_a_batch_adds_what_is_new_and_tells_the_ids_of_the_rest(orders, count):
     assert orders.send_batch(list(range(count)), unique=keys)[1:] == ids[1:]
 
 
+def test_a_batch_in_which_no_message_has_a_key_says_too_that_nothing_was_skipped(orders):
+    assert [each.conflict for each in orders.send_batch([1, 2], unique=[None, None])] == [None, None]
+
+
 def test_a_batch_claims_new_keys_and_those_that_are_free_again(orders, sql):
     ended, held = orders.send_batch([1, 2], unique=["ended", "held"])
     sql("UPDATE pgqueue_claim SET until = statement_timestamp() WHERE unique_key = 'ended'")
