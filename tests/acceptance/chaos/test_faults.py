@@ -345,6 +345,8 @@ def test_limits_hold_while_consumers_are_killed_and_connections_terminated(world
         if world.draw.random() < 0.5:
             world.draw.choice(consumers).kill()
         else:
+            for each in consumers:
+                world.until_started(each)
             world.terminate_backends(share=0.3)
         for each in consumers:
             if not each.alive:

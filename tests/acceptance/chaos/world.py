@@ -93,9 +93,15 @@ class World:
         return consumer
 
     def until_started(self, consumer: Command) -> None:
-        """Wait until a consumer has started: earlier signals find no handler."""
+        """Wait until a consumer has started or died. While it starts, signals find no handler, and
+        a broken connection ends it.
+        """
         path = self.history / f"{consumer.pid}.jsonl"
-        until(lambda: path.exists() and '"started"' in path.read_text(), 180)
+
+        def started() -> bool:
+            return path.exists() and '"started"' in path.read_text()
+
+        until(lambda: started() or not consumer.alive, 180)
 
     def pause(self, least: float, most: float) -> None:
         time.sleep(self.draw.uniform(least, most))

@@ -141,7 +141,9 @@ def test_a_batch_adds_what_is_new_and_tells_the_ids_of_the_rest(orders, count):
 
 
 def test_a_batch_in_which_no_message_has_a_key_says_too_that_nothing_was_skipped(orders):
-    assert [each.conflict for each in orders.send_batch([1, 2], unique=[None, None])] == [None, None]
+    sent = orders.send_batch([1, 2], unique=[None, None])
+
+    assert [each.conflict for each in sent] == [None, None]
 
 
 def test_a_batch_claims_new_keys_and_those_that_are_free_again(orders, sql):
