@@ -19,8 +19,7 @@ from django_pgqueue.engine.statements import Part, render
 
 __all__ = ["FUNCTIONS", "PINNED", "SOME_ID", "create"]
 
-# Sessions cache plans. A plan made while a table was small would scan or sort the whole table for
-# good.
+# Why enable_seqscan is off, ddl/pinned.sql says. A bitmap scan would sort the whole table.
 PINNED = "SET enable_seqscan = off SET enable_bitmapscan = off"
 
 # The types of parameters.

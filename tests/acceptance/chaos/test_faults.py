@@ -25,7 +25,7 @@ from tests.working import history
 pytestmark = [pytest.mark.acceptance]
 
 #: The most messages that a process holds without an ack while it keeps up with its producers:
-#: running, or ended just now. One that starts before a backlog can hold many more.
+#: running, or ended just now. One that starts on a backlog can hold many more.
 UNDER_WAY = 60
 
 
