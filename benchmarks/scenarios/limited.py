@@ -56,6 +56,40 @@ def limits_rate(bench: Any) -> dict[str, Measure]:
     }
 
 
+# The limit of a queue, what is in flight meanwhile, and how many clients read.
+WHOLE = ((4, 0, 8), (100, 0, 1), (100, 90, 8), (1_000, 900, 8), (10_000, 9_000, 8))
+
+
+@scenario("Read 1 and archive it, in a queue with a limit", baseline="100, 0 in flight, 1 client")
+def limits_whole(bench: Any) -> dict[str, Measure]:
+    def measure(limit: int, in_flight: int, clients: int) -> float:
+        queues, name = bench.queue("ours", limit=limit)
+        queues.fill(name, bench.payload.bodies, in_flight + bench.amount(5_000, 50_000))
+        Message.objects.read(name, qty=in_flight, vt=HOUR) if in_flight else None
+        bench.settle()
+        done: float = bench.clients.run(clients, one_of_many, bench.seconds, queue=name)
+        bench.drop(name)
+        return done
+
+    return {
+        f"{limit:,}, {in_flight:,} in flight, {clients} client{'s' * (clients > 1)}": partial(
+            measure, limit, in_flight, clients
+        )
+        for limit, in_flight, clients in WHOLE
+    }
+
+
+def one_of_many(queue: str, place: int) -> Any:
+    """Wait for a message, and archive it."""
+
+    def step() -> int:
+        while not (messages := Message.objects.read(queue)):
+            """The other clients have all that the limit allows."""
+        return len(Message.objects.archive(queue, messages))
+
+    return step
+
+
 @scenario(
     f"Read 100 of 10,000 groups with 5 messages each and archive them: {CAP} of a group at once, "
     "and one",

@@ -95,10 +95,10 @@ _RIGHTS = {
 }
 KINDS = tuple(_RIGHTS)
 
-# The functions of limits (slots.sql) that reads and settlements call.
+# The functions of limits (slots.sql, whole_queue.sql) that reads and settlements call.
 _SLOTS = (
-    "spacing|group_rule|fill_slots|fill_groups|empty_slots|slots_freed|may_start|started|next_start|"
-    "free_slots|admit|admitted"
+    "spacing|group_rule|fill_slots|fill_groups|empty_slots|slots_freed|may_start|started|"
+    "admit|admitted"
 )
 
 # Functions that triggers, policies and statements call with the rights of the role.

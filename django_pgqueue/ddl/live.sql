@@ -55,6 +55,9 @@ CREATE TABLE pgqueue_deferred (
 
 CREATE INDEX pgqueue_deferred_vt_idx ON pgqueue_deferred (queue_id, vt);
 
+-- Counts what is in flight, for the limit of a whole queue.
+CREATE INDEX pgqueue_deferred_in_flight ON pgqueue_deferred (queue_id, vt) WHERE state = 'PROCESSING';
+
 -- Batch leases: one row for the messages of one priority that a read took from ready, instead of a
 -- row of deferred, with two index entries, for each message. A statement on a single message first
 -- unfolds the lease into rows of deferred. All messages of a lease were delivered once, at read_at.

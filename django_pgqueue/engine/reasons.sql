@@ -80,12 +80,13 @@ SELECT CASE WHEN o.paused THEN 'queue_paused'
        slot.next_at
 FROM pgqueue_queue o
 LEFT JOIN LATERAL (
-    SELECT max(h.free_at) FILTER (WHERE h.slot = -1) AS next_at,
-           count(d.state) FILTER (WHERE d.state = 'PROCESSING') AS in_flight
-    FROM (SELECT * FROM pgqueue_group h WHERE h.queue_id = k.queue_id AND h.group_key = ''
-          ORDER BY h.slot LIMIT (SELECT {reasons/slots})) h
-    LEFT JOIN LATERAL (SELECT d.state FROM pgqueue_deferred d
-                       WHERE d.id = h.head AND d.queue_id + 0 = k.queue_id OFFSET 0) d ON true
+    SELECT (SELECT least(h.free_at, statement_timestamp() + pgqueue_spacing(o.rate, 1))
+            FROM pgqueue_group h
+            WHERE h.queue_id = k.queue_id AND h.group_key = '' AND h.slot = -1
+              AND o.rate IS NOT NULL) AS next_at,
+           (SELECT count(*) FROM pgqueue_deferred d
+            WHERE d.queue_id = k.queue_id AND d.state = 'PROCESSING'
+              AND d.vt > statement_timestamp()) AS in_flight
     WHERE num_nonnulls(o."limit", o.rate) > 0
 ) slot ON true
 WHERE o.id = k.queue_id

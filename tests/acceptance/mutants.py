@@ -655,18 +655,6 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "slot-of-the-queue-never-freed",
-        "a slot of the whole queue stays taken when its head ends",
-        (LIMITS,),
-        (
-            Change(
-                f"{DDL}/slots.sql",
-                "WHERE g.ctid = ANY(places)\n          AND (",
-                "WHERE g.ctid = ANY(places) AND g.head IS NULL\n          AND (",
-            ),
-        ),
-    ),
-    Mutant(
         "one-slot-too-many",
         "a group has one slot more than its limit",
         (LIMITS,),
@@ -768,14 +756,56 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "limit-without-a-lock",
+        "reads of a queue with a limit count at the same time",
+        (f"{LIMITS_RACES}::test_a_read_waits_for_the_one_before_it_and_heeds_what_changed_meanwhile",),
+        (Change(f"{DDL}/whole_queue.sql", "AND g.slot = -1 FOR UPDATE;", "AND g.slot = -1;"),),
+    ),
+    Mutant(
+        "limit-forgets-batch-leases",
+        "a first limit does not count batch leases",
+        (LIMITS_RACES,),
+        (
+            Change(
+                f"{DDL}/whole_queue.sql",
+                "coalesce(sum(cardinality(l.ids)), 0)",
+                "coalesce(sum(0), 0)",
+            ),
+        ),
+    ),
+    Mutant(
+        "limit-forgets-extended-leases",
+        "an expired lease that is being extended does not count",
+        (LIMITS_RACES,),
+        (
+            Change(
+                f"{DDL}/whole_queue.sql",
+                "d.vt <= statement_timestamp()\n            FOR UPDATE SKIP LOCKED));\n        is_reused",
+                "d.vt <= statement_timestamp()));\n        is_reused",
+            ),
+        ),
+    ),
+    Mutant(
         "expired-lease-keeps-its-receipt",
-        "a lease that lost its slot of the whole queue can be acknowledged",
+        "a lease that does not count for the limit any more can be acknowledged",
         (LIMITS,),
         (
             Change(
-                f"{DDL}/slots.sql",
+                f"{DDL}/whole_queue.sql",
                 ",\n        last_read_at = last_read_at + interval '1 microsecond'",
                 "",
+            ),
+        ),
+    ),
+    Mutant(
+        "raised-rate-waits",
+        "a raised rate holds only from the start time of the old rate on",
+        (LIMITS,),
+        (
+            Change(
+                f"{DDL}/whole_queue.sql",
+                "SET free_at = statement_timestamp() + spacing\n",
+                "SET free_at = g.free_at\n",
             ),
         ),
     ),
@@ -785,9 +815,9 @@ MUTANTS = (
         (LIMITS,),
         (
             Change(
-                f"{DDL}/slots.sql",
-                "RETURN greatest(least(next_at, statement_timestamp() + spacing),",
-                "RETURN least(least(next_at, statement_timestamp() + spacing),",
+                f"{DDL}/whole_queue.sql",
+                "next_at := greatest(next_at,",
+                "next_at := least(next_at,",
             ),
         ),
     ),

@@ -1,3 +1,3 @@
 admit AS MATERIALIZED (
-    SELECT pgqueue_admit({queue_id}, %(qty)s::bigint) AS number
+    SELECT * FROM pgqueue_admit({queue_id}, %(qty)s::bigint)
 ),

@@ -210,15 +210,21 @@ def _take(
 def _limits(queue: OpenQueue) -> dict[str, Any]:
     """Return the values of the placeholders by which read.sql heeds the queue's limits.
 
-    Raises InvalidArgument in the caller's transaction if the queue or its groups have a rate.
+    Raises InvalidArgument in the caller's transaction if the queue has a limit or a rate, or its
+    groups have a rate.
     """
     if not queue.is_limited:
         return {}
-    if (queue.rate or queue.group_rate) and not queue.runner.may_lease:
+    if (queue.limit or queue.rate or queue.group_rate) and not queue.runner.may_lease:
+        why = (
+            "a rollback would undo the count of started messages"
+            if queue.rate or queue.group_rate
+            else "other reads of the queue would wait until your transaction ends"
+        )
         raise InvalidArgument(
-            f"queue {queue.name!r} has a rate or a group_rate, so it cannot be read in your "
-            f"transaction: a rollback would undo the count of started messages. Read outside "
-            f"atomic(), without in_transaction=True or locked=True"
+            f"queue {queue.name!r} has a limit, a rate or a group_rate, so it cannot be read in "
+            f"your transaction: {why}. Read outside atomic(), without in_transaction=True or "
+            f"locked=True"
         )
     return limit_names(
         whole=bool(queue.limit or queue.rate), slots=queue.has_slots, rate=bool(queue.group_rate)

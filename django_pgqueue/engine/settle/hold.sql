@@ -27,9 +27,9 @@ back AS (
 ),
 kept AS (
     UPDATE pgqueue_deferred
-    SET vt = statement_timestamp() + %(vt)s::interval, read_ct = read_ct + %(more)s,
-        state = 'PROCESSING'
+    SET vt = statement_timestamp() + %(vt)s::interval, read_ct = read_ct + %(more)s
     WHERE {settle/fence}
+      AND state = 'PROCESSING'
     RETURNING id
 ),
 leased AS (

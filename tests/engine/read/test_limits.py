@@ -142,14 +142,16 @@ def test_a_whole_queue_has_a_limit():
 
 
 def test_an_expired_lease_loses_its_slot_and_receipt():
-    orders = limited(limit=1)
+    orders = limited(limit=2)
     orders.send_batch(range(3))
-    [m] = orders.read(vt=0)
-    [other] = orders.read(qty=3)
-    assert orders.archive(m).lost == [m.receipt]
+    first, second = orders.read(qty=2, vt=0)
+
+    other = orders.read(qty=3, conditional=2)
+
+    assert bodies(other) == [2]
+    assert len(orders.archive([first, second]).lost) == 2
+    assert bodies(orders.read(qty=3)) == [0]
     assert orders.read(qty=3) == []
-    orders.archive(other)
-    assert [again.id for again in orders.read(qty=3)] == [m.id]
 
 
 def test_a_whole_queue_has_a_rate(sql):
@@ -185,11 +187,11 @@ def test_a_group_rate_has_a_burst():
     assert orders.read(qty=5) == []
 
 
-@pytest.mark.parametrize("setting", ["rate", "group_rate"])
-def test_a_read_in_a_transaction_is_refused_if_there_is_a_rate(setting):
-    orders = limited(**{setting: "1/s"})
+@pytest.mark.parametrize("setting", [{"limit": 2}, {"rate": "1/s"}, {"group_rate": "1/s"}])
+def test_a_read_in_a_transaction_is_refused_if_there_is_a_limit_of_the_queue_or_a_rate(setting):
+    orders = limited(**setting)
     orders.send(1, group="a")
-    with transaction.atomic(), pytest.raises(InvalidArgument, match="rate"):
+    with transaction.atomic(), pytest.raises(InvalidArgument, match="cannot be read in your"):
         orders.read(in_transaction=True)
     assert bodies(orders.pop()) == [1]
 
@@ -448,14 +450,74 @@ def test_leases_that_expired_above_a_lowered_limit_free_their_slots(limits):
     assert len(in_turn(orders)) == 5
 
 
-def test_a_first_limit_of_the_queue_counts_messages_read_since():
+def test_a_first_limit_of_the_queue_counts_what_is_in_flight():
     orders = limited()
     orders.send_batch(range(9))
-    orders.read(qty=3)
+    held = orders.read(qty=3)
     Queue.objects.update(limit=2)
 
-    assert len(orders.read(qty=9)) == 2
     assert orders.read(qty=9) == []
+    orders.archive(held[1:])
+    assert len(orders.read(qty=9)) == 1
+    assert orders.read(qty=9) == []
+
+
+def test_after_a_limit_is_lowered_the_rest_of_it_can_be_used():
+    orders = limited(limit=5)
+    orders.send_batch(range(9))
+    orders.read()
+    Queue.objects.update(limit=2)
+
+    assert len(orders.read(qty=9)) == 1
+
+
+@pytest.mark.parametrize("give_back", [*BACK.values()], ids=BACK)
+def test_messages_that_came_back_leave_the_whole_limit_to_others(give_back):
+    orders = limited(limit=20)
+    orders.send_batch(range(60))
+    for half in (orders.read(qty=10), orders.read(qty=10)):
+        for message in half:
+            give_back(orders, message)
+
+    assert len(orders.read(qty=10)) == 10
+    assert len(orders.read(qty=20)) == 10
+
+
+@pytest.mark.parametrize("give_back", [*BACK.values()], ids=BACK)
+def test_a_message_that_came_back_counts_once(give_back):
+    orders = limited(limit=2)
+    orders.send_batch(range(9))
+    [message] = orders.read()
+    give_back(orders, message)
+
+    assert [m.id for m in orders.read()] == [message.id]
+    assert len(orders.read(qty=9)) == 1
+
+
+def test_a_raised_rate_of_the_queue_holds_from_the_next_start_on():
+    orders = limited(rate="1/d")
+    orders.send_batch(range(9))
+    orders.read()
+    Queue.objects.update(rate="1/h")
+
+    assert orders.read() == []
+    [wait] = {orders.why(message.id) for message in orders.peek()}
+    assert wait.reason == "rate"
+    assert 0 < (wait.until - timezone.now()).total_seconds() <= 3600
+    an_hour_passes()
+    assert len(orders.read(qty=9)) == 1
+
+
+def test_a_clock_that_was_ahead_delays_a_rate_by_one_start(sql):
+    orders = limited(rate="1/h")
+    orders.send_batch(range(9))
+    sql("UPDATE pgqueue_group SET free_at = now() + interval '1 year' WHERE group_key = ''")
+    orders.read()
+    sql("UPDATE pgqueue_group SET free_at = now() + interval '1 year' WHERE group_key = ''")
+
+    assert orders.read() == []
+    an_hour_passes()
+    assert len(orders.read(qty=9)) == 1
 
 
 @pytest.mark.parametrize("exception", [{"limit": 1}, {"rate": "1/d"}, {"paused": True}])

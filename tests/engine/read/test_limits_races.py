@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.db import DatabaseError
 
 from django_pgqueue.models import BoundQueue, Queue
 from tests.actors import Actor, begin, call, commit, execute, rollback
@@ -272,18 +273,15 @@ def in_flight_after(orders: BoundQueue, held: list[Any], limit: int) -> None:
     assert orders.read(qty=10) == []
 
 
-@pytest.mark.parametrize("limits", ["group_limit", "limit"])
-def test_a_limit_lowered_during_a_read_counts_what_it_takes(
-    committed_orders, change, actor, limits
-):
-    change(**{limits: 4})
-    committed_orders.send_batch(range(9), group="a" if limits == "group_limit" else None)
+def test_a_limit_lowered_during_a_read_counts_what_it_takes(committed_orders, change, actor):
+    change(group_limit=4)
+    committed_orders.send_batch(range(9), group="a")
     held = list(committed_orders.read(qty=2))
     actor.do(begin)
     held += actor.do(call, "read", "orders", qty=2, in_transaction=True)
     assert len(held) == 4
 
-    change(**{limits: 1})
+    change(group_limit=1)
     actor.do(commit)
 
     in_flight_after(committed_orders, held, 1)
@@ -366,32 +364,70 @@ def test_a_process_that_knows_the_queue_without_a_rate_of_groups_heeds_it(commit
 # The whole queue
 
 
-@pytest.mark.parametrize("end", [commit, rollback])
-def test_two_reads_at_once_share_the_slots_of_the_queue(committed_orders, change, actor, end):
-    change(limit=3)
-    committed_orders.send_batch(range(12))
-    committed_orders.archive(committed_orders.read(qty=9))
+def begin_read(actor: Actor) -> None:
+    """Begin a read of the whole queue that stays open."""
     actor.do(begin)
-    assert len(actor.do(call, "read", "orders", qty=2, in_transaction=True)) == 2
+    number = Queue.objects.get(name="orders").pk
+    actor.do(execute, "SELECT number FROM pgqueue_admit(%s, 9)", [number])
 
+
+@pytest.mark.parametrize("end", [commit, rollback])
+def test_a_read_waits_for_the_one_before_it_and_heeds_what_changed_meanwhile(
+    committed_orders, change, actors, end, sql
+):
+    change(limit=5)
+    committed_orders.send_batch(range(9))
+    [message] = committed_orders.read()
+    first, second = actors(2)
+    begin_read(first)
+
+    found = second.start(call, "read", "orders", qty=9)
+    until(lambda: found.done() or sql("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'transactionid'"))
+    assert not found.done()
+    change(limit=3)
+    committed_orders.retry({message.receipt: 0})
+    first.do(end)
+
+    assert len(found.result(timeout=20)) == 3
+    assert committed_orders.read(qty=9) == []
+
+
+def test_a_first_limit_of_the_queue_counts_batch_leases(committed_orders, change, sql):
+    committed_orders.send_batch(range(99))
+    held = committed_orders.read(qty=1) + committed_orders.read(qty=20)
+    assert sql("SELECT 1 FROM pgqueue_lease")
+    change(limit=2)
+
+    assert committed_orders.read(qty=9) == []
+    committed_orders.archive(held[1:])
     assert len(committed_orders.read(qty=9)) == 1
     assert committed_orders.read(qty=9) == []
-    actor.do(end)
 
-    assert len(committed_orders.read(qty=9)) == (2 if end is rollback else 0)
+
+def test_a_lease_that_is_extended_at_its_end_counts_as_in_flight(committed_orders, change, actor):
+    change(limit=2)
+    committed_orders.send_batch(range(9))
+    first, second = committed_orders.read(qty=2, vt=0)
+    actor.do(begin)
+    actor.do(call, "set_vt", "orders", first.receipt, 60)
+
+    assert [message.id for message in committed_orders.read(qty=9)] == [second.id]
+    actor.do(commit)
+
     assert committed_orders.read(qty=9) == []
 
 
-def test_the_first_two_reads_of_a_queue_share_its_slots(committed_orders, change, actors):
-    change(limit=3)
-    committed_orders.send_batch(range(9))
-    first, second = actors(2)
-    first.do(begin)
-    second.do(execute, "SET lock_timeout = '1s'")
+@pytest.mark.parametrize("setting", [{"limit": 2}, {"rate": "1/h"}])
+def test_a_read_in_another_isolation_level_is_refused(committed_orders, change, actor, setting):
+    """An older snapshot would not show what others have leased."""
+    change(**setting)
+    committed_orders.send(1)
+    actor.do(execute, "SET default_transaction_isolation = 'repeatable read'")
 
-    assert len(first.do(call, "read", "orders", qty=2, in_transaction=True)) == 2
+    with pytest.raises(DatabaseError, match="READ COMMITTED, not in REPEATABLE READ"):
+        actor.do(call, "read", "orders")
 
-    assert len(second.do(call, "read", "orders", qty=9)) == 1
+    assert len(committed_orders.read()) == 1
 
 
 def test_a_slot_of_the_queue_is_free_once_the_ack_is_committed(committed_orders, change, actor):

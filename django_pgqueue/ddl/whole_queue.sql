@@ -1,0 +1,98 @@
+-- The limit and the rate of a whole queue.
+--
+-- Reads of such a queue run one after another: each locks a row of pgqueue_group until its commit.
+-- So it sees everything that was leased before it, and counts. The row has slot -1 and the key '',
+-- which no message can have. Its free_at is when the rate permits the next start.
+
+-- Returns how many messages a read may lease. Waits for the read before it.
+--
+-- number      how many messages may start now, at most qty
+-- next_at     when the first of them could have started by the rate; NULL without a rate
+-- spacing     the time from one start to the next; NULL without a rate
+-- is_reused   whether the number counts on messages whose lease has expired. This read delivers
+--             them again or ends their leases: pgqueue_admitted
+CREATE FUNCTION {schema}.pgqueue_admit(
+    queue integer, qty bigint,
+    OUT number bigint, OUT next_at timestamptz, OUT spacing interval, OUT is_reused boolean
+) LANGUAGE plpgsql {pinned} AS $$
+DECLARE
+    most integer;
+    burst integer;
+    leased bigint;
+    expired bigint;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'a queue with a limit or a rate is read in READ COMMITTED, not in %',
+                upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'invalid_transaction_state',
+                  HINT = 'Set default_transaction_isolation of this role or connection to '
+                         '''read committed''.';
+    END IF;
+    LOOP
+        SELECT g.free_at INTO next_at FROM {schema}.pgqueue_group g
+        WHERE g.queue_id = queue AND g.group_key = '' AND g.slot = -1 FOR UPDATE;
+        EXIT WHEN FOUND;
+        INSERT INTO {schema}.pgqueue_group (queue_id, group_key, slot, priority, free_at)
+        VALUES (queue, '', -1, 0, '-infinity') ON CONFLICT DO NOTHING;
+    END LOOP;
+
+    SELECT q."limit", q.burst, {schema}.pgqueue_spacing(q.rate, 1) INTO most, burst, spacing
+    FROM {schema}.pgqueue_queue q WHERE q.id = queue;
+    number := coalesce(qty, 9223372036854775807);
+    is_reused := false;
+
+    IF spacing IS NULL THEN
+        next_at := NULL;
+    ELSIF next_at > statement_timestamp() + spacing THEN
+        -- The rate was raised, or the clock was ahead.
+        UPDATE {schema}.pgqueue_group g SET free_at = statement_timestamp() + spacing
+        WHERE g.queue_id = queue AND g.group_key = '' AND g.slot = -1;
+        number := 0;
+    ELSIF next_at > statement_timestamp() THEN
+        number := 0;
+    ELSE
+        next_at := greatest(next_at, statement_timestamp() - (coalesce(burst, 1) - 1) * spacing);
+        number := least(number, 1 + floor(
+            extract(epoch FROM statement_timestamp() - next_at) / extract(epoch FROM spacing)));
+    END IF;
+
+    IF most IS NULL OR number = 0 THEN
+        RETURN;
+    END IF;
+    leased := (SELECT count(*) FROM {schema}.pgqueue_deferred d
+               WHERE d.queue_id = queue AND d.state = 'PROCESSING')
+            + (SELECT coalesce(sum(cardinality(l.ids)), 0) FROM {schema}.pgqueue_lease l
+               WHERE l.queue_id = queue AND l.vt > statement_timestamp());
+    IF leased + number > most THEN
+        -- A row that another session has locked may be extended, so it counts as leased.
+        expired := cardinality(ARRAY(
+            SELECT d.ctid FROM {schema}.pgqueue_deferred d
+            WHERE d.queue_id = queue AND d.state = 'PROCESSING' AND d.vt <= statement_timestamp()
+            FOR UPDATE SKIP LOCKED));
+        is_reused := expired > 0;
+        number := greatest(least(number, most - leased + expired), 0);
+    END IF;
+END
+$$;
+
+-- Records the start of the messages ids. The other arguments are the results of pgqueue_admit. Ends
+-- the leases that have expired and were not delivered again: their receipts become invalid.
+CREATE FUNCTION {schema}.pgqueue_admitted(
+    queue integer, ids bigint[], next_at timestamptz, spacing interval, is_reused boolean
+) RETURNS boolean
+LANGUAGE plpgsql {pinned} AS $$
+BEGIN
+    UPDATE {schema}.pgqueue_group g SET free_at = next_at + cardinality(ids) * spacing
+    WHERE g.queue_id = queue AND g.group_key = '' AND g.slot = -1 AND spacing IS NOT NULL
+      AND cardinality(ids) > 0;
+    UPDATE {schema}.pgqueue_deferred
+    SET state = 'RETRYABLE', process_id = NULL,
+        last_read_at = last_read_at + interval '1 microsecond'
+    WHERE is_reused AND ctid = ANY(ARRAY(
+        SELECT d.ctid FROM {schema}.pgqueue_deferred d
+        WHERE d.queue_id = queue AND d.state = 'PROCESSING' AND d.vt <= statement_timestamp()
+          AND d.last_read_at < statement_timestamp()
+        FOR UPDATE SKIP LOCKED));
+    RETURN true;
+END
+$$;
