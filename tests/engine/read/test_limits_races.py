@@ -382,7 +382,11 @@ def test_a_read_waits_for_the_one_before_it_and_heeds_what_changed_meanwhile(
     begin_read(first)
 
     found = second.start(call, "read", "orders", qty=9)
-    until(lambda: found.done() or sql("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'transactionid'"))
+    until(
+        lambda: (
+            found.done() or sql("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'transactionid'")
+        )
+    )
     assert not found.done()
     change(limit=3)
     committed_orders.retry({message.receipt: 0})
