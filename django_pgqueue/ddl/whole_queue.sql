@@ -18,6 +18,7 @@ CREATE FUNCTION {schema}.pgqueue_admit(
 DECLARE
     most integer;
     burst integer;
+    now timestamptz;  -- after the wait: messages that waiting reads start would come too close
     leased bigint;
     expired bigint;
 BEGIN
@@ -38,22 +39,23 @@ BEGIN
 
     SELECT q."limit", q.burst, {schema}.pgqueue_spacing(q.rate, 1) INTO most, burst, spacing
     FROM {schema}.pgqueue_queue q WHERE q.id = queue;
+    now := clock_timestamp();
     number := coalesce(qty, 9223372036854775807);
     is_reused := false;
 
     IF spacing IS NULL THEN
         next_at := NULL;
-    ELSIF next_at > statement_timestamp() + spacing THEN
+    ELSIF next_at > now + spacing THEN
         -- The rate was raised, or the clock was ahead.
-        UPDATE {schema}.pgqueue_group g SET free_at = statement_timestamp() + spacing
+        UPDATE {schema}.pgqueue_group g SET free_at = now + spacing
         WHERE g.queue_id = queue AND g.group_key = '' AND g.slot = -1;
         number := 0;
-    ELSIF next_at > statement_timestamp() THEN
+    ELSIF next_at > now THEN
         number := 0;
     ELSE
-        next_at := greatest(next_at, statement_timestamp() - (coalesce(burst, 1) - 1) * spacing);
+        next_at := greatest(next_at, now - (coalesce(burst, 1) - 1) * spacing);
         number := least(number, 1 + floor(
-            extract(epoch FROM statement_timestamp() - next_at) / extract(epoch FROM spacing)));
+            extract(epoch FROM now - next_at) / extract(epoch FROM spacing)));
     END IF;
 
     IF most IS NULL OR number = 0 THEN

@@ -806,7 +806,7 @@ MUTANTS = (
         (
             Change(
                 f"{DDL}/whole_queue.sql",
-                "SET free_at = statement_timestamp() + spacing\n",
+                "SET free_at = now + spacing\n",
                 "SET free_at = g.free_at\n",
             ),
         ),

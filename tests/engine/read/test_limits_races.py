@@ -396,6 +396,24 @@ def test_a_read_waits_for_the_one_before_it_and_heeds_what_changed_meanwhile(
     assert committed_orders.read(qty=9) == []
 
 
+def test_reads_that_waited_start_no_faster_than_the_rate(committed_orders, change, actors, sql):
+    """Their statements began before and after the time between two starts."""
+    change(rate="120/m")
+    committed_orders.send_batch(range(9))
+    first, *readers = actors(3)
+    begin_read(first)
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+
+    found = [readers[0].start(call, "read", "orders")]
+    until(lambda: sql(waiting) == [(1,)])
+    sql("SELECT pg_sleep(0.6)")
+    found.append(readers[1].start(call, "read", "orders"))
+    until(lambda: sql(waiting) == [(2,)])
+    first.do(rollback)
+
+    assert sum(len(future.result(timeout=20)) for future in found) == 1
+
+
 def test_a_first_limit_of_the_queue_counts_batch_leases(committed_orders, change, sql):
     committed_orders.send_batch(range(99))
     held = committed_orders.read(qty=1) + committed_orders.read(qty=20)
