@@ -97,17 +97,17 @@ KINDS = tuple(_RIGHTS)
 
 # The functions of limits (slots.sql, whole_queue.sql) that reads and settlements call.
 _SLOTS = (
-    "spacing|group_rule|fill_slots|fill_groups|empty_slots|slots_freed|may_start|started|"
+    "spacing|group_rule|fill_slots|fill_groups|fill_some|empty_slots|slots_freed|may_start|started|"
     "admit|admitted"
 )
 
 # Functions that triggers, policies and statements call with the rights of the role.
 _FUNCTIONS = {
     "sender": "^pgqueue_(wake|sent)$",
-    "consumer": f"^pgqueue_(may|wake|sent|go_on|next_heads|{_SLOTS})$",
-    "operator": f"^pgqueue_(may|wake|sent|go_on|next_heads|apply_limits|{_SLOTS})$",
+    "consumer": f"^pgqueue_(may|wake|sent|go_on|next_heads|alive_groups|{_SLOTS})$",
+    "operator": f"^pgqueue_(may|wake|sent|go_on|next_heads|alive_groups|apply_limits|{_SLOTS})$",
     "analyst": "^pgqueue_(may|spacing|group_rule)$",
-    "spark": f"^pgqueue_(may|{_SLOTS}|(wake|sent|go_on|next_heads)(_unlogged)?)$",
+    "spark": f"^pgqueue_(may|{_SLOTS}|(wake|sent|go_on|next_heads|alive_groups)(_unlogged)?)$",
 }
 
 # A right that identifies each kind of role, the widest kind first. Every database has these tables.

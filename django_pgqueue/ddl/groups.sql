@@ -1,72 +1,97 @@
 -- Chooses the next head of a FIFO group.
 --
 -- A statement that removes heads (an ack, a dead letter, an operator's DELETE) chooses all their
--- successors in the same transaction. It never waits: for a locked group it inserts a recheck,
--- which the next reader processes after both transactions have ended.
+-- successors in the same transaction. It never waits: for a group that another transaction has
+-- locked, or whose next message it has locked, it inserts a recheck, which the next reader processes
+-- after both transactions have ended.
 
 -- Chooses the new heads of groups whose heads are gone. Takes the ctids of the groups' rows, which
--- the caller has locked. Returns how many waiting messages became heads. Each statement sees
--- everything committed before it.
-CREATE FUNCTION {schema}.pgqueue_next_heads(places tid[]) RETURNS integer
+-- the caller has locked. Returns how many waiting messages became heads, and the rows of groups
+-- whose next message another transaction has locked or just removed: these still lack a head. The
+-- statement sees everything committed before it.
+CREATE FUNCTION {schema}.pgqueue_next_heads(INOUT places tid[], OUT heads integer)
 LANGUAGE plpgsql {pinned} AS $$
 DECLARE
-    heads integer := 0;
     queue_ids integer[];
-    found integer[];
-    seen bigint;
 BEGIN
-    -- Repeats if an operator removed the next head meanwhile. Groups that have a new head do not
-    -- match again: the update changed their ctid.
-    LOOP
-        -- Followers that were leased in one batch with the old head are still in flight. The first
-        -- of them becomes the head, unless an earlier message was put back into waiting. Followers
-        -- are matched by queue too: a dead-lettered follower keeps its id in another queue.
-        WITH line AS MATERIALIZED (
-            SELECT g.ctid AS place, g.queue_id, g.group_key, g.followers, f.id, f.priority
-            FROM {schema}.pgqueue_group g LEFT JOIN LATERAL (
-                SELECT d.id, d.priority FROM {schema}.pgqueue_deferred d
-                WHERE g.followers IS NOT NULL AND d.id = ANY(g.followers)
-                  AND d.queue_id + 0 = g.queue_id
-                ORDER BY d.id LIMIT 1) f ON true
-            WHERE g.ctid = ANY(places)
-        ),
-        next AS MATERIALIZED (
-            SELECT l.*, w.spot FROM line l LEFT JOIN LATERAL (
-                SELECT w.ctid AS spot FROM {schema}.pgqueue_waiting w
-                WHERE w.queue_id = l.queue_id AND w.group_key = l.group_key
-                  AND w.id < coalesce(l.id, 9223372036854775807)
-                ORDER BY w.id LIMIT 1) w ON true
-        ),
-        moved AS (
-            DELETE FROM {schema}.pgqueue_waiting w USING next n WHERE w.ctid = n.spot
-            RETURNING w.*, n.place, CASE WHEN n.id IS NOT NULL THEN n.followers END AS followers,
-                greatest(w.vt, statement_timestamp()) AS due_at,
-                nextval('{schema}.pgqueue_message_id_seq') AS turn
-        ),
-        {become_heads},
-        headed AS (
-            UPDATE {schema}.pgqueue_group g
-            SET head = n.id, priority = n.priority, followers = n.followers, turn = n.turn
-            FROM (SELECT place, id, priority, followers, turn FROM moved
-                  UNION ALL
-                  SELECT place, id, priority, followers, id FROM next
-                  WHERE spot IS NULL AND id IS NOT NULL) n
-            WHERE g.ctid = n.place
-        ),
-        ended AS (
-            DELETE FROM {schema}.pgqueue_group
-            WHERE ctid = ANY(ARRAY(SELECT place FROM next WHERE spot IS NULL AND id IS NULL))
-        )
-        SELECT array_agg(queue_id), (SELECT count(spot) FROM next) INTO found, seen FROM moved;
-
-        heads := heads + coalesce(cardinality(found), 0);
-        queue_ids := queue_ids || found;
-        EXIT WHEN seen = coalesce(cardinality(found), 0);
-    END LOOP;
+    -- Followers that were leased in one batch with the old head are still in flight. The first of
+    -- them becomes the head, unless an earlier message was put back into waiting. Followers are
+    -- matched by queue too: a dead-lettered follower keeps its id in another queue.
+    WITH line AS MATERIALIZED (
+        SELECT g.ctid AS place, g.queue_id, g.group_key, g.followers, f.id, f.priority
+        FROM {schema}.pgqueue_group g LEFT JOIN LATERAL (
+            SELECT d.id, d.priority FROM {schema}.pgqueue_deferred d
+            WHERE g.followers IS NOT NULL AND d.id = ANY(g.followers)
+              AND d.queue_id + 0 = g.queue_id
+            ORDER BY d.id LIMIT 1) f ON true
+        WHERE g.ctid = ANY(places)
+    ),
+    next AS MATERIALIZED (
+        SELECT l.*, w.spot FROM line l LEFT JOIN LATERAL (
+            SELECT w.ctid AS spot FROM {schema}.pgqueue_waiting w
+            WHERE w.queue_id = l.queue_id AND w.group_key = l.group_key
+              AND w.id < coalesce(l.id, 9223372036854775807)
+            ORDER BY w.id LIMIT 1) w ON true
+    ),
+    held AS MATERIALIZED (
+        SELECT ctid AS spot FROM {schema}.pgqueue_waiting
+        WHERE ctid = ANY(ARRAY(SELECT spot FROM next WHERE spot IS NOT NULL))
+        FOR UPDATE SKIP LOCKED
+    ),
+    chosen AS MATERIALIZED (
+        SELECT * FROM next WHERE (spot IN (SELECT spot FROM held)) IS TRUE
+    ),
+    moved AS (
+        DELETE FROM {schema}.pgqueue_waiting w USING chosen n WHERE w.ctid = n.spot
+        RETURNING w.*, n.place, CASE WHEN n.id IS NOT NULL THEN n.followers END AS followers,
+            greatest(w.vt, statement_timestamp()) AS due_at,
+            nextval('{schema}.pgqueue_message_id_seq') AS turn
+    ),
+    {become_heads},
+    headed AS (
+        UPDATE {schema}.pgqueue_group g
+        SET head = n.id, priority = n.priority, followers = n.followers, turn = n.turn
+        FROM (SELECT place, id, priority, followers, turn FROM moved
+              UNION ALL
+              SELECT place, id, priority, followers, id FROM next
+              WHERE spot IS NULL AND id IS NOT NULL) n
+        WHERE g.ctid = n.place
+    ),
+    ended AS (
+        DELETE FROM {schema}.pgqueue_group
+        WHERE ctid = ANY(ARRAY(SELECT place FROM next WHERE spot IS NULL AND id IS NULL))
+    )
+    SELECT (SELECT array_agg(queue_id) FROM moved), (SELECT count(*) FROM moved),
+           (SELECT array_agg(place) FROM next
+            WHERE (spot IN (SELECT spot FROM held)) IS FALSE)
+    INTO queue_ids, heads, places;
 
     PERFORM {schema}.pgqueue_wake(id) FROM (SELECT DISTINCT unnest(queue_ids) AS id) woken;
+END
+$$;
 
-    RETURN heads;
+-- Returns those of some groups whose head is in ready or deferred, and whose row no other
+-- transaction has locked. Takes the ctids of the rows. Locks them while it looks, so a statement
+-- that removes the head later sees everything that was committed before. Rolls its locks back: a
+-- transaction that stays open must not keep them from the acks of these heads.
+CREATE FUNCTION {schema}.pgqueue_alive_groups(places tid[]) RETURNS text[]
+LANGUAGE plpgsql {pinned} AS $$
+DECLARE
+    groups text[];
+BEGIN
+    places := ARRAY(SELECT ctid FROM {schema}.pgqueue_group WHERE ctid = ANY(places)
+                    FOR UPDATE SKIP LOCKED);
+    groups := ARRAY(
+        SELECT g.group_key FROM {schema}.pgqueue_group g
+        WHERE g.ctid = ANY(places)
+          AND ((SELECT true FROM {schema}.pgqueue_deferred d
+                WHERE d.id = g.head AND d.queue_id + 0 = g.queue_id LIMIT 1)
+            OR (SELECT true FROM {schema}.pgqueue_ready r
+                WHERE r.queue_id = g.queue_id AND -r.priority = -g.priority AND r.turn = g.turn
+                  AND r.id = g.head LIMIT 1)));
+    RAISE SQLSTATE 'PQ001';
+EXCEPTION WHEN SQLSTATE 'PQ001' THEN
+    RETURN groups;
 END
 $$;
 
@@ -115,7 +140,10 @@ BEGIN
     END IF;
 
     IF places IS NOT NULL THEN
-        PERFORM {schema}.pgqueue_next_heads(places);
+        SELECT n.places INTO places FROM {schema}.pgqueue_next_heads(places) n;
+        INSERT INTO {schema}.pgqueue_recheck (id, queue_id, group_key)
+        SELECT nextval('{schema}.pgqueue_message_id_seq'), g.queue_id, g.group_key
+        FROM {schema}.pgqueue_group g WHERE g.ctid = ANY(places);
     END IF;
 END
 $$;

@@ -414,6 +414,41 @@ BEGIN
 END
 $$;
 
+-- Fills the free slots of groups for a read in a transaction that stays open, until it has filled
+-- slots of as many groups as it may. Only these groups stay locked. Returns their number, and the
+-- groups that need not be filled again.
+CREATE FUNCTION {schema}.pgqueue_fill_some(
+    queue integer, groups text[], most bigint, OUT heads integer, OUT full_groups text[]
+) LANGUAGE plpgsql {pinned} AS $$
+DECLARE
+    key text;
+    before bigint[];
+    unfilled text[];
+BEGIN
+    heads := 0;
+    full_groups := '{}';
+    FOREACH key IN ARRAY groups LOOP
+        EXIT WHEN heads >= most;
+        BEGIN
+            CONTINUE WHEN NOT pg_try_advisory_xact_lock(hashtextextended(key, queue));
+            before := ARRAY(SELECT head FROM {schema}.pgqueue_group
+                            WHERE queue_id = queue AND group_key = key ORDER BY slot);
+            SELECT f.groups INTO unfilled
+            FROM {schema}.pgqueue_fill_groups(ARRAY[queue], ARRAY[key], true) f;
+            IF unfilled IS NULL THEN
+                full_groups := full_groups || key;
+            END IF;
+            IF before = ARRAY(SELECT head FROM {schema}.pgqueue_group
+                              WHERE queue_id = queue AND group_key = key ORDER BY slot) THEN
+                RAISE SQLSTATE 'PQ001';  -- rolls the locks back
+            END IF;
+            heads := heads + 1;
+        EXCEPTION WHEN SQLSTATE 'PQ001' THEN NULL;
+        END;
+    END LOOP;
+END
+$$;
+
 -- Fills the slots of heads that left ready or deferred. Called by the trigger (groups.sql). Inserts
 -- rechecks for groups that another transaction has locked, and for all groups if this transaction
 -- keeps its first snapshot.

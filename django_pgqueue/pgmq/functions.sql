@@ -392,7 +392,8 @@ $$;
 
 -- Gives a head to groups that have none. Returns whether rechecks may be left. A transaction that
 -- stays open keeps its locks. In such a transaction, this function makes only as many heads as the
--- read needs, and processes more rechecks only if it found too few groups without a head.
+-- read needs. It looks at each group that has a recheck until some have a new head that is due, as
+-- engine/groups/heads.py does.
 --
 -- A function cannot find out whether its transaction stays open. This one assumes that a statement
 -- is alone in its transaction if both began at the same time. That is wrong if a client sends BEGIN
@@ -403,18 +404,18 @@ CREATE OR REPLACE FUNCTION pgmq._promote_some(queue_id integer, qty bigint, cloc
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     alone boolean := statement_timestamp() = transaction_timestamp();
-    batch bigint := CASE WHEN alone THEN 1000 ELSE least($2, 1000) END;
-    missing bigint := least($2, 1000);
+    most integer := CASE WHEN alone THEN 1000 ELSE least($2, 100) END;
+    passed text[] := '{}';
     done record;
 BEGIN
     LOOP
-        done := pgmq._promote($1, p_alone => alone, p_batch => batch, p_clock => $3,
-                              p_groups => batch::integer);
-        missing := missing - done.heads;
-        EXIT WHEN missing <= 0 OR batch >= 1000;
-        batch := batch * 10;
+        done := pgmq._promote($1, p_alone => alone, p_batch => 1000, p_clock => $3,
+                              p_groups => most, p_passed => passed);
+        EXIT WHEN done.heads > 0 OR NOT done.more;
+        passed := passed || done.passed;
+        most := least(10 * most, CASE WHEN alone THEN 1000 ELSE 100 END);
     END LOOP;
-    RETURN done.rechecks = batch;
+    RETURN done.more;
 END
 $$;
 

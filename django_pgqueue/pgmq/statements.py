@@ -35,7 +35,7 @@ _TYPES = {
         "jsonb": "bodies body conditional headers",
         "smallint": "priority",
         "text": "reason source state",
-        "text[]": "errors results",
+        "text[]": "errors passed results",
         "timestamptz": "at",
     }.items()
     for name in names.split()
@@ -123,7 +123,7 @@ FUNCTIONS = (
     Function(
         "promote",
         "groups/promote",
-        "TABLE (heads bigint, rechecks bigint, rechecked bigint)",
+        "TABLE (heads bigint, rechecked bigint, more boolean, passed text[])",
         values={"rechecked": "0"},
     ),
     Function("set_back", "groups/set_back"),

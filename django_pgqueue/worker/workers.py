@@ -13,6 +13,7 @@ from asgiref.sync import sync_to_async
 from django.db import close_old_connections, connections, transaction
 
 from django_pgqueue.acks import Outcome
+from django_pgqueue.engine.groups.heads import give_heads
 from django_pgqueue.models import Message
 from django_pgqueue.models.bound import bound_to
 from django_pgqueue.worker.buffer import AsyncBuffer
@@ -148,6 +149,8 @@ class LockedWorker(Loop):
         found: list[tuple[Message, Outcome]] | None = None
         outcomes = None
         try:
+            with limited():
+                give_heads(queue.opened)
             with limited() as limit, transaction.atomic(using=queue.alias):
                 for message in subscription.lease(1):
                     message.lease_until = float("inf")

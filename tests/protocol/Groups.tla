@@ -1,12 +1,12 @@
 ------------------------------- MODULE Groups -------------------------------
 \* The messages of one FIFO group, and how the next of them becomes its head: sends that leave a
 \* recheck, acks that bring up the next head (pgqueue_go_on and pgqueue_next_heads of
-\* ddl/groups.sql), readers that settle rechecks (engine/groups/promote.sql), an operator who takes a
-\* message out.
+\* ddl/groups.sql), readers that settle rechecks (engine/groups/promote.sql), in transactions of their
+\* own or in longer ones, an operator who takes a message out.
 \*
 \* READ COMMITTED in small: a statement sees what was committed when it began, its snapshot; locks are
-\* only tried (SKIP LOCKED), except for the row that a DELETE waits for; writes are seen by others
-\* when the transaction commits. Each step below is what happens between two points at which another
+\* only tried (SKIP LOCKED), except for a unique key; writes are seen by others when the transaction
+\* commits. Each step below is what happens between two points at which another
 \* transaction may do something that matters.
 EXTENDS Naturals, FiniteSets
 
@@ -14,7 +14,7 @@ CONSTANTS
     Messages,   \* 1..n, in the order of their ids
     Readers,    \* processes that promote
     Removals,   \* messages that an operator takes out of the line, at most
-    Rollbacks,  \* of acks, at most
+    Rollbacks,  \* of acks and reads, at most
     InTurn,     \* whether sends commit in the order of their ids
     Bug         \* "none" is ours; the others are planted bugs
 
@@ -111,7 +111,9 @@ Begin(p) ==
     /\ Go(p, IF group = None THEN "unknown" ELSE "known")
     /\ UNCHANGED <<committed, groupLock, rowLock, write, subject, removed, rolledBack>>
 
-\* The group has a row: its lock makes the look at the head final. One that changed is left alone.
+\* The group has a row: its lock makes the look at the head final. One that changed is left alone. The
+\* lock ends with the look if the head is alive (pgqueue_alive_groups), so that no reader keeps it from
+\* the ack of this head.
 Known(p) ==
     /\ at[p] = "known"
     /\ LET got == groupLock = Unlocked /\ ~stale[p]
@@ -121,7 +123,7 @@ Known(p) ==
                 /\ Go(p, IF alive \/ ~got THEN "commit" ELSE "next")
                 /\ groupLock' = IF ~alive /\ got THEN p ELSE groupLock
             [] OTHER ->
-                /\ groupLock' = IF got THEN p ELSE groupLock
+                /\ groupLock' = IF got /\ ~alive THEN p ELSE groupLock
                 /\ write' = [write EXCEPT ![p].settled =
                         IF got THEN alive ELSE Bug = "a recheck goes although the row is locked"]
                 /\ Go(p, IF got /\ ~alive THEN "next" ELSE "commit")
@@ -158,8 +160,8 @@ Insert(p) ==
                    removed, rolledBack>>
 
 -----------------------------------------------------------------------------
-\* pgqueue_next_heads, by a process that holds the group's row: a snapshot of its own, then a DELETE
-\* that waits for the row's lock, and looks again where the row is gone by then.
+\* pgqueue_next_heads, by a process that holds the group's row: a snapshot of its own, then the lock of
+\* the first message. An ack that does not get it leaves a recheck, a reader leaves the one it had.
 
 Next1(p) ==
     /\ at[p] = "next"
@@ -172,15 +174,14 @@ Next1(p) ==
 Next2(p) ==
     /\ at[p] = "delete"
     /\ LET m == seen[p].first IN
-        /\ rowLock[m] = Unlocked
-        /\ IF m \in waiting
-           THEN /\ rowLock' = [rowLock EXCEPT ![m] = p]
-                /\ write' = [write EXCEPT ![p].head = m, ![p].writesGroup = TRUE,
-                                          ![p].settled = TRUE]
-                /\ Go(p, "commit")
-           ELSE /\ Go(p, IF Bug = "a head that is gone is not looked for again"
-                         THEN "commit" ELSE "next")
-                /\ UNCHANGED <<rowLock, write>>
+        IF rowLock[m] = Unlocked /\ m \in waiting
+        THEN /\ rowLock' = [rowLock EXCEPT ![m] = p]
+             /\ write' = [write EXCEPT ![p].head = m, ![p].writesGroup = TRUE,
+                                       ![p].settled = TRUE]
+        ELSE /\ write' = [write EXCEPT ![p].recheck =
+                    p = Acker /\ Bug # "an ack that finds the next message locked leaves no recheck"]
+             /\ UNCHANGED rowLock
+    /\ Go(p, "commit")
     /\ UNCHANGED <<committed, groupLock, markLock, alone, seen, stale, marks, subject,
                    removed, rolledBack>>
 
@@ -249,12 +250,13 @@ Commit(p) ==
     /\ Free(p)
     /\ UNCHANGED <<unsent, removed, rolledBack>>
 
-Rollback ==
-    /\ at[Acker] = "commit"
+Rollback(p) ==
+    /\ p # Operator
+    /\ at[p] = "commit"
     /\ rolledBack < Rollbacks
     /\ rolledBack' = rolledBack + 1
-    /\ subject' = [subject EXCEPT ![Acker] = None]
-    /\ Free(Acker)
+    /\ subject' = [q \in {Acker, Operator} |-> IF q = p THEN None ELSE subject[q]]
+    /\ Free(p)
     /\ UNCHANGED <<committed, stale, removed>>
 
 -----------------------------------------------------------------------------
@@ -270,7 +272,7 @@ Next ==
     \/ Lease
     \/ \E p \in Processes : Step(p)
     \/ Remove
-    \/ Rollback
+    \/ \E p \in Processes : Rollback(p)
 
 \* Every process goes on: a statement ends, a transaction commits, a consumer works.
 Fairness == WF_vars(Lease) /\ \A p \in Processes : WF_vars(Step(p))

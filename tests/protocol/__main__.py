@@ -108,7 +108,9 @@ BUGS = (
     bug_of_groups("an ack leaves no recheck", "Ends"),
     bug_of_groups("a recheck goes although the row is locked", "Ends"),
     bug_of_groups("the head is looked at without a lock", "Ends"),
-    bug_of_groups("a head that is gone is not looked for again", "Ends", Messages="{1, 2, 3}"),
+    bug_of_groups(
+        "an ack that finds the next message locked leaves no recheck", "Ends", Messages="{1, 2, 3}"
+    ),
 )
 
 

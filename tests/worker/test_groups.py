@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from django_pgqueue.engine.leases.batches import rescue
 from django_pgqueue.engine.read import reading
 from django_pgqueue.engine.rows import Delivery
-from django_pgqueue.models import ArchivedMessage, Message, Process, Queue
+from django_pgqueue.models import ArchivedMessage, Message, Process, Queue, queue
 from django_pgqueue.retries import Constant
 from tests.conftest import run_sql
 from tests.leasing import follow, lease
@@ -198,3 +199,47 @@ def test_followers_held_by_a_dead_process_are_released_at_once(committed_orders)
 
     assert rescued == 3
     assert [message.id for message in committed_orders.read_grouped(qty=5)] == ids
+
+
+# Locked
+
+
+def test_locked_consumers_start_as_many_messages_of_a_group_as_its_limit_permits(
+    committed, consume
+):
+    Message.objects.create_queue("orders", group_limit=2)
+    orders, begun, finish = queue("orders"), threading.Semaphore(0), threading.Event()
+
+    def work(message: Message) -> None:
+        begun.release()
+        finish.wait(30)
+
+    for n in range(5):
+        orders.send(n, group="a")
+    consume(work, locked=True, max_workers=3)
+
+    assert begun.acquire(timeout=10) and begun.acquire(timeout=10)
+    orders.send("b", group="b")
+    assert begun.acquire(timeout=10)
+    finish.set()
+    until(lambda: set(outcomes().values()) == {"COMPLETED"} and len(outcomes()) == 6)
+
+
+@pytest.mark.parametrize("limit", [None, 2])
+def test_locked_consumers_start_new_groups_beside_a_busy_one(committed, consume, limit):
+    Message.objects.create_queue("orders", group_limit=limit)
+    orders, done = queue("orders"), threading.Semaphore(0)
+
+    def work(message: Message) -> None:
+        time.sleep(0.01)
+        if message.group != "busy":
+            done.release()
+
+    for n in range(400):
+        orders.send(n, group="busy")
+    consume(work, locked=True, max_workers=3)
+    for group in "abc":
+        orders.send(group, group=group)
+
+    assert all(done.acquire(timeout=10) for _ in "abc")
+    until(lambda: len(outcomes()) == 403, 60)

@@ -1,4 +1,4 @@
-"""Give heads to FIFO groups that lack one, and put followers back behind their heads."""
+"""Give heads to groups that lack one, and put followers back behind their heads."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from django_pgqueue import arguments
 from django_pgqueue.engine.open_queue import OpenQueue
 
-__all__ = ["promote", "recheck", "set_back"]
+__all__ = ["give_heads", "promote", "recheck", "set_back"]
 
 #: One statement processes at most this many rechecks, or sets back this many messages.
 BATCH = 1000
-#: In the caller's transaction, one statement processes at most this many rechecks.
+#: In the caller's transaction, one statement gives a head to at most this many groups.
 SHARED_BATCH = 100
 
 
@@ -20,19 +20,43 @@ def promote(
 ) -> tuple[bool, int]:
     """Give a head to groups that may lack one.
 
-    Returns whether there may be more such groups, and the id up to which all rechecks are
-    processed.
+    Looks at each group that has a recheck until some have a new head that is due. Returns whether
+    there may be more such groups, and the id up to which all rechecks are processed.
 
     Arguments:
-        alone: false in the caller's transaction, which keeps the groups locked until it ends.
-            There, at most ``most`` groups get a head.
+        alone: false in the caller's transaction, which keeps a group locked until it ends if it
+            gives the group a head. It does so for ``most`` groups, and for more only if these heads
+            are delayed.
         rechecked: only rechecks with a higher id are processed.
     """
-    batch = BATCH if alone else SHARED_BATCH
-    groups = batch if alone or most is None else min(most, batch)
-    params = {"batch": batch, "groups": groups, "alone": alone, "rechecked": rechecked}
-    [(_heads, settled, reached)] = queue.run("groups/promote", params)
-    return settled >= groups, rechecked if reached is None else reached
+    limit = BATCH if alone else SHARED_BATCH
+    params = {
+        "batch": BATCH,
+        "groups": limit if alone or most is None else min(most, limit),
+        "alone": alone,
+        "rechecked": rechecked,
+    }
+    passed: list[str] = []
+    processed = None
+    while True:
+        [(heads, reached, more, looked_at)] = queue.run(
+            "groups/promote", {**params, "passed": passed}
+        )
+        if processed is None:
+            processed = rechecked if reached is None else reached
+        if heads or not more:
+            return more, processed
+        passed += looked_at
+        params["groups"] = min(10 * params["groups"], limit)
+
+
+def give_heads(queue: OpenQueue) -> None:
+    """Give a head to groups that may lack one, before a transaction that stays open reads the queue.
+
+    The transaction would keep these groups locked, and their heads from other readers.
+    """
+    if queue.run("groups/any_recheck"):
+        promote(queue, None, alone=queue.runner.alone)
 
 
 def set_back(queue: OpenQueue) -> bool:

@@ -1,11 +1,12 @@
 -- Process rechecks: give a head to each group that lacks one. Never waits for a row: a locked group
--- keeps its recheck. docs/groups.md says why this is safe. Skips the rechecks up to the id in the
--- parameter rechecked (read/positions.py). P1, P7.
+-- keeps its recheck. docs/groups.md says why this is safe. Skips the rechecks of the groups in the
+-- parameter passed, and those up to the id in rechecked (read/positions.py). P1, P7.
 --
 -- Two readers that insert the row of the same group would wait for each other. So a statement that
--- is a transaction of its own tries to take one lock for all groups of the queue. Statements in
--- longer transactions share that lock, for which they may wait briefly, and try to take a lock for
--- each group.
+-- is a transaction of its own (alone) tries to take one lock for all groups of the queue. Statements
+-- in longer transactions share that lock, for which they may wait briefly, and try to take a lock
+-- for each group. They keep locked only the groups to which they give a head
+-- (limited by the parameter groups), and the rechecks that they delete.
 WITH mode AS MATERIALIZED (
     SELECT CASE WHEN %(alone)s
                 THEN pg_try_advisory_xact_lock(hashtextextended('pgqueue.promote', {queue_id}))
@@ -16,22 +17,44 @@ WITH mode AS MATERIALIZED (
 slotted AS MATERIALIZED (
     SELECT has_slots FROM pgqueue_queue WHERE id = {queue_id}
 ),
-marks AS MATERIALIZED (
+most AS MATERIALIZED (
+    SELECT CASE WHEN %(alone)s AND NOT exclusive THEN %(batch)s / 10 ELSE %(batch)s END AS marks
+    FROM mode
+),
+-- Readers that are alone lock their rechecks, and so share the work.
+own AS MATERIALIZED (
     SELECT ctid, id, group_key FROM pgqueue_recheck
     WHERE queue_id = {queue_id} AND id > (SELECT %(rechecked)s::bigint)
+      AND group_key <> ALL((SELECT %(passed)s::text[])::text[])
     ORDER BY id
-    LIMIT (SELECT CASE WHEN %(alone)s AND NOT exclusive THEN %(batch)s / 10 ELSE %(batch)s END
-           FROM mode)
+    LIMIT (SELECT CASE WHEN %(alone)s THEN marks ELSE 0 END FROM most)
     FOR UPDATE SKIP LOCKED
 ),
--- Groups of a queue with limits (ddl/slots.sql). This is the only lock of a group without slots.
+marks AS MATERIALIZED (
+    SELECT ctid, id, group_key FROM own
+    UNION ALL
+    (SELECT ctid, id, group_key FROM pgqueue_recheck
+     WHERE queue_id = {queue_id} AND id > (SELECT %(rechecked)s::bigint)
+       AND group_key <> ALL((SELECT %(passed)s::text[])::text[])
+     ORDER BY id
+     LIMIT (SELECT CASE WHEN %(alone)s THEN 0 ELSE marks END FROM most))
+),
+asked AS MATERIALIZED (
+    SELECT group_key, min(id) AS id FROM marks GROUP BY group_key
+),
+-- Groups of a queue with limits (ddl/slots.sql). The advisory lock is the only one of a group
+-- without slots.
 tried AS MATERIALIZED (
-    SELECT group_key FROM (
-        SELECT group_key, min(place) AS place FROM (
-            SELECT group_key, row_number() OVER () AS place FROM marks) m
-        WHERE (SELECT has_slots FROM slotted)
-        GROUP BY group_key ORDER BY place LIMIT %(groups)s) a
-    WHERE pg_try_advisory_xact_lock(hashtextextended(group_key, {queue_id}))
+    SELECT group_key FROM asked
+    WHERE (SELECT has_slots FROM slotted) AND %(alone)s
+      AND pg_try_advisory_xact_lock(hashtextextended(group_key, {queue_id}))
+),
+filled AS MATERIALIZED (
+    SELECT f.heads, f.full_groups
+    FROM (SELECT array_agg(group_key ORDER BY id) AS groups FROM asked
+          WHERE (SELECT has_slots FROM slotted) AND NOT %(alone)s) a
+    CROSS JOIN LATERAL pgqueue_fill_some({queue_id}, a.groups, %(groups)s) f
+    WHERE a.groups IS NOT NULL
 ),
 unfilled AS MATERIALIZED (
     SELECT unnest(f.groups) AS group_key
@@ -39,35 +62,42 @@ unfilled AS MATERIALIZED (
     CROSS JOIN LATERAL pgqueue_fill_groups(t.queue_ids, t.groups, true) f
     WHERE t.groups IS NOT NULL
 ),
-asked AS MATERIALIZED (
-    SELECT DISTINCT group_key FROM marks WHERE NOT (SELECT has_slots FROM slotted)
-),
 -- Groups with a row in pgqueue_group. While the row is locked, its head does not change. The next
 -- read processes rows that changed after this statement began.
 known AS MATERIALIZED (
-    SELECT a.group_key, g.place
+    SELECT a.group_key, a.id, g.place,
+           coalesce((SELECT true FROM pgqueue_deferred d
+                     WHERE d.id = g.head AND d.queue_id + 0 = {queue_id} LIMIT 1),
+                    (SELECT true FROM pgqueue_ready r WHERE r.queue_id = {queue_id}
+                     AND -r.priority = -g.priority AND r.turn = g.turn AND r.id = g.head LIMIT 1),
+                    false) AS alive
     FROM asked a CROSS JOIN LATERAL (
-        SELECT g.ctid AS place FROM pgqueue_group g
+        SELECT g.ctid AS place, g.head, g.priority, g.turn FROM pgqueue_group g
         WHERE g.queue_id = {queue_id} AND g.group_key = a.group_key
         ORDER BY g.slot DESC LIMIT 1) g
+    WHERE NOT (SELECT has_slots FROM slotted)
+),
+headed AS MATERIALIZED (
+    SELECT unnest(pgqueue_alive_groups(array_agg(place))) AS group_key FROM known WHERE alive
+    HAVING count(*) > 0
+),
+headless AS MATERIALIZED (
+    SELECT group_key, place FROM known WHERE NOT alive ORDER BY id
+    LIMIT (SELECT %(groups)s::bigint)
 ),
 locked AS MATERIALIZED (
-    SELECT g.ctid AS place, g.group_key, g.head, g.priority, g.turn FROM pgqueue_group g
-    WHERE g.ctid = ANY(ARRAY(SELECT place FROM known)) AND %(alone)s
+    SELECT g.ctid AS place, g.group_key FROM pgqueue_group g
+    WHERE g.ctid = ANY(ARRAY(SELECT place FROM headless))
     FOR UPDATE SKIP LOCKED
 ),
 looked_at AS MATERIALIZED (
-    SELECT l.place, l.group_key,
-           coalesce((SELECT true FROM pgqueue_deferred d
-                     WHERE d.id = l.head AND d.queue_id + 0 = {queue_id} LIMIT 1),
-                    (SELECT true FROM pgqueue_ready r WHERE r.queue_id = {queue_id}
-                     AND -r.priority = -l.priority AND r.turn = l.turn AND r.id = l.head LIMIT 1),
-                    false) AS alive
-    FROM locked l WHERE (l.place IN (SELECT place FROM known)) IS TRUE
+    SELECT place, group_key FROM locked WHERE (place IN (SELECT place FROM known)) IS TRUE
 ),
 replaced AS MATERIALIZED (
-    SELECT pgqueue_next_heads(array_agg(place)) AS heads FROM looked_at WHERE NOT alive
-    HAVING count(*) > 0
+    SELECT f.heads, f.places
+    FROM (SELECT array_agg(place) AS places FROM looked_at) l
+    CROSS JOIN LATERAL pgqueue_next_heads(l.places) f
+    WHERE l.places IS NOT NULL
 ),
 -- Groups without a row in pgqueue_group: their first waiting message becomes the head.
 unknown AS MATERIALIZED (
@@ -77,13 +107,15 @@ unknown AS MATERIALIZED (
         WHERE w.queue_id = {queue_id} AND w.group_key = a.group_key
         ORDER BY w.id LIMIT 1) w ON true
     WHERE (a.group_key NOT IN (SELECT group_key FROM known)) IS TRUE
+      AND NOT (SELECT has_slots FROM slotted)
 ),
 -- The locks are tried one by one, until enough groups are locked.
 mine AS MATERIALIZED (
-    SELECT place FROM (SELECT * FROM unknown WHERE place IS NOT NULL ORDER BY id OFFSET 0) u
+    SELECT group_key, place
+    FROM (SELECT * FROM unknown WHERE place IS NOT NULL ORDER BY id OFFSET 0) u
     WHERE (SELECT exclusive FROM mode)
        OR pg_try_advisory_xact_lock(hashtextextended(group_key, {queue_id}))
-    LIMIT %(groups)s
+    LIMIT %(groups)s - (SELECT count(*) FROM headless)
 ),
 first AS MATERIALIZED (
     SELECT ctid AS place, id, priority, group_key FROM pgqueue_waiting
@@ -121,22 +153,41 @@ not_yet AS (
 ),
 settled AS MATERIALIZED (
     SELECT group_key FROM moved
+    UNION ALL SELECT group_key FROM headed
     UNION ALL SELECT group_key FROM looked_at
+              WHERE (place = ANY((SELECT places FROM replaced)::tid[])) IS NOT TRUE
     UNION ALL SELECT group_key FROM tried
               WHERE (group_key IN (SELECT group_key FROM unfilled)) IS NOT TRUE
+    UNION ALL SELECT unnest(full_groups) FROM filled
     UNION ALL SELECT group_key FROM unknown WHERE place IS NULL
 ),
 done AS (
     DELETE FROM pgqueue_recheck
     WHERE ctid = ANY(ARRAY(
-        SELECT ctid FROM marks WHERE (group_key IN (SELECT group_key FROM settled)) IS TRUE))
-    RETURNING 1
+        SELECT ctid FROM pgqueue_recheck WHERE ctid = ANY(ARRAY(
+            SELECT ctid FROM marks WHERE (group_key IN (SELECT group_key FROM settled)) IS TRUE))
+        FOR UPDATE SKIP LOCKED))
+),
+enough AS MATERIALIZED (
+    SELECT (SELECT count(*) FROM headless) + (SELECT count(*) FROM mine)
+               + coalesce((SELECT heads FROM filled), 0) >= %(groups)s AS found
 )
--- heads: those that are due
+-- heads: new heads that are due; in a queue with limits, groups whose slots are filled
+-- rechecked: the id up to which all rechecks are processed
+-- more: whether other groups may lack a head
+-- passed: the groups that were looked at
 SELECT (SELECT count(*) FROM moved WHERE (vt > statement_timestamp()) IS NOT TRUE)
-           + coalesce((SELECT heads FROM replaced), 0) AS heads,
-       (SELECT count(*) FROM done) AS rechecks,
+           + coalesce((SELECT heads FROM replaced), 0) + coalesce((SELECT heads FROM filled), 0)
+           + (SELECT count(*) FROM tried
+              WHERE (group_key IN (SELECT group_key FROM unfilled)) IS NOT TRUE) AS heads,
        (SELECT coalesce(min(id) FILTER (
                    WHERE (group_key IN (SELECT group_key FROM settled)) IS NOT TRUE) - 1, max(id))
-        FROM marks) AS rechecked
+        FROM marks) AS rechecked,
+       (SELECT found FROM enough)
+           OR (SELECT count(*) FROM marks) = (SELECT marks FROM most) AS more,
+       ARRAY(SELECT group_key FROM asked
+             WHERE NOT (SELECT found FROM enough)
+                OR (group_key IN (SELECT group_key FROM settled)) IS TRUE
+                OR (group_key IN (SELECT group_key FROM headless)) IS TRUE
+                OR (group_key IN (SELECT group_key FROM mine)) IS TRUE) AS passed
 WHERE {leases/unflushed}

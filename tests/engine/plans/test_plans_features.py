@@ -71,7 +71,7 @@ def test_a_look_at_groups_without_a_head_costs_what_one_read_settles(crowded, sq
 
 def begin_all_groups() -> None:
     """Give every group a head, in bigger batches, as reads outside a transaction do."""
-    everything = {"batch": 100_000, "groups": 100_000, "alone": True, "rechecked": 0}
+    everything = {"batch": 100_000, "groups": 100_000, "alone": True, "rechecked": 0, "passed": []}
     Message.objects.resolve("orders").opened.run("groups/promote", everything)
 
 

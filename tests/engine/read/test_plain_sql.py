@@ -45,7 +45,8 @@ class Client:
         return [dict(zip(COLUMNS, row, strict=False)) for row in rows]
 
     def promote(self) -> None:
-        self.run("groups/promote", {"batch": 1000, "groups": 1000, "alone": True, "rechecked": 0})
+        everything = {"batch": 1000, "groups": 1000, "rechecked": 0, "passed": []}
+        self.run("groups/promote", {**everything, "alone": True})
 
     def archive(self, messages: list[dict[str, Any]]) -> list[int]:
         params = {
