@@ -168,10 +168,12 @@ BEGIN
 
     old := {schema}.pgqueue_holder(new.queue_id, new.unique_key);
     IF old.id IS NOT NULL THEN
-        -- After max_wait the message is not replaced: a replacement goes to the end of the queue,
-        -- so repeated sends could postpone the message for ever.
+        -- After max_wait a replacement keeps its position among due messages (send.sql). A message
+        -- in a group is not replaced then: the replacement goes to the end of the group, so repeated
+        -- sends could postpone the message for ever.
         IF on_conflict <> 'skip'
-           AND (old.first_at + max_wait > statement_timestamp()) IS NOT FALSE
+           AND (coalesce(old.group_key, new.group_key) IS NULL
+                OR (old.first_at + max_wait > statement_timestamp()) IS NOT FALSE)
            AND {schema}.pgqueue_replace(old, new.id) THEN
             conflict := CASE on_conflict WHEN 'replace' THEN 'replaced' ELSE 'delayed' END;
             new.first_at := old.first_at;

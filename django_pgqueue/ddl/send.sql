@@ -7,7 +7,7 @@
 -- better match.
 
 -- Wakes the consumers of a queue, and stores the sent rows that are not ready: members of groups,
--- which wait behind their head, and rows with a later scheduled time. The arrays have these rows,
+-- which wait behind their head, and rows that are due at a scheduled time. The arrays have these rows,
 -- and are NULL if there are none.
 CREATE FUNCTION {schema}.pgqueue_sent(
     queue_number integer, ids bigint[], enqueued_ats timestamptz[], scheduled_ats timestamptz[],
@@ -44,12 +44,15 @@ BEGIN
 END
 $$;
 
+-- A message with a unique key that was scheduled for an earlier time is due. It does not go to the
+-- end of the ready messages: it may be the newest of many that replaced each other (claim_keys.sql).
 CREATE FUNCTION {schema}.pgqueue_message_inserted() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO {schema}.pgqueue_ready (id, turn, enqueued_at, queue_id, priority, group_key)
     SELECT id, id, enqueued_at, queue_id, priority, group_key FROM inserted
     WHERE group_key IS NULL
-      AND (scheduled_at IS NULL OR scheduled_at::timestamptz <= statement_timestamp());
+      AND (scheduled_at IS NULL OR scheduled_at::timestamptz <= statement_timestamp()
+           AND (unique_key IS NULL OR scheduled_at::timestamptz = statement_timestamp()));
 
     -- The arrays have only the rows that are not ready: most sends have none.
     PERFORM {schema}.pgqueue_sent(
@@ -59,7 +62,9 @@ BEGIN
         pg_catalog.array_agg(priority::smallint) FILTER (WHERE later),
         pg_catalog.array_agg(group_key::text) FILTER (WHERE later))
     FROM (SELECT queue_id, id, enqueued_at, scheduled_at, priority, group_key,
-                 group_key IS NOT NULL OR scheduled_at::timestamptz > statement_timestamp() AS later
+                 group_key IS NOT NULL OR scheduled_at::timestamptz > statement_timestamp()
+                 OR unique_key IS NOT NULL AND scheduled_at::timestamptz < statement_timestamp()
+                 AS later
           FROM inserted OFFSET 0) i
     GROUP BY queue_id;
 

@@ -447,13 +447,30 @@ MUTANTS = (
     ),
     Mutant(
         "unique-never-at-last",
-        "a debounced message is replaced for ever",
+        "a debounced message of a group is replaced for ever",
         (ONCE,),
         (
             Change(
                 f"{DDL}/claim_keys.sql",
-                "AND (old.first_at + max_wait > statement_timestamp()) IS NOT FALSE",
-                "AND true",
+                "OR (old.first_at + max_wait > statement_timestamp()) IS NOT FALSE)",
+                "OR true)",
+            ),
+        ),
+    ),
+    Mutant(
+        "unique-to-the-end",
+        "a debounced message goes to the end of the queue for ever",
+        (ONCE,),
+        (
+            Change(
+                f"{DDL}/send.sql",
+                "AND (unique_key IS NULL OR scheduled_at::timestamptz = statement_timestamp()));",
+                ");",
+            ),
+            Change(
+                f"{DDL}/send.sql",
+                "OR unique_key IS NOT NULL AND scheduled_at::timestamptz < statement_timestamp()",
+                "",
             ),
         ),
     ),

@@ -398,9 +398,50 @@ def test_the_newest_body_runs_at_the_latest_after_max_wait(orders, travel):
         send(number)
         travel(8)
 
-    # At 25 seconds 3 was to be read. It is not replaced any more.
+    # At 25 seconds 3 was to be read.
+    assert send(4).conflict == "delayed"
+    assert bodies(orders) == [4]
+
+
+@pytest.mark.parametrize("in_batch", [False, True])
+def test_one_message_of_a_key_waits_however_long_nobody_reads(orders, travel, in_batch):
+    options = {"on_conflict": "delay", "delay": 10, "max_wait": 25}
+    for number in range(12):
+        if in_batch:
+            orders.send_batch([number], unique=["k"], **options)
+        else:
+            orders.send(number, unique="k", **options)
+        travel(8)
+
+    assert bodies(orders) == [11]
+
+
+def test_a_message_that_is_replaced_after_max_wait_keeps_its_position(orders, travel):
+    send = partial(orders.send, unique="k", on_conflict="delay", delay=10, max_wait=25)
+    orders.send("before")
+    send("first")
+    travel(26)
+    orders.send("due later", delay=5)
+    travel(10)
+
+    for number in range(3):
+        send(number)
+        travel(1)
+
+    assert [orders.read()[0].body for _ in range(3)] == [2, "due later", "before"]
+
+
+def test_a_message_of_a_group_is_not_replaced_after_max_wait(orders, travel):
+    options = {"on_conflict": "delay", "delay": 10, "max_wait": 25, "group": "g"}
+    send = partial(orders.send, unique="k", **options)
+    for number in range(4):
+        send(number)
+        travel(8)
+
     assert send(4).conflict is None
-    assert bodies(orders) == [3]
+    [message] = orders.read(qty=9)
+    assert message.body == 3
+    orders.archive(message)
     travel(10)
     assert bodies(orders) == [4]
 
