@@ -12,12 +12,17 @@ from django_pgqueue.encoding import encode
 from django_pgqueue.errors import InvalidArgument, InvalidMessage, InvalidQueueName
 from django_pgqueue.types import BatchReceipt, Delay, Receipt, Sent
 
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}", re.ASCII)
-_LONGEST = dt.timedelta(days=365 * 1000)
+#: What a queue's name and a rate must match, in Python and in PostgreSQL.
+NAME, RATE = r"[A-Za-z0-9_.-]{1,63}", r"[1-9][0-9]{0,8}/[smhd]"
+_NAME, _RATE = re.compile(NAME), re.compile(RATE)
+#: The limits of a span, which is a setting that is a length of time.
+SHORTEST, LONGEST = dt.timedelta(seconds=1), dt.timedelta(days=365 * 1000)
 #: The shortest length of time above zero, in seconds.
 POSITIVE = 1e-6
 _LEAST = {0: "zero seconds or more", POSITIVE: "more than zero seconds", 1: "at least a second"}
-_INT4 = 2**31 - 1
+INT4 = 2**31 - 1
+#: The most characters of a group key or a unique key.
+LONGEST_KEY = 255
 #: The highest limit or burst. Each slot is a row, numbered by a smallint.
 MOST_SLOTS = 10_000
 # The limits of the constraint pgqueue_time_range.
@@ -63,18 +68,30 @@ def key(value: object, name: str) -> str | None:
     """Validate a group or unique key: 1 to 255 characters that PostgreSQL can store, or None."""
     if value is None:
         return None
-    if not isinstance(value, str) or not 1 <= len(value) <= 255 or _UNSTORABLE.search(value):
+    if (
+        not isinstance(value, str)
+        or not 1 <= len(value) <= LONGEST_KEY
+        or _UNSTORABLE.search(value)
+    ):
         raise InvalidArgument(
-            f"{name} must be text of 1 to 255 characters without NUL and lone surrogates, or "
-            f"None, not {value!r}. Convert an id to text with str()"
+            f"{name} must be text of 1 to {LONGEST_KEY} characters without NUL and lone "
+            f"surrogates, or None, not {value!r}. Convert an id to text with str()"
         )
     return value
 
 
-def count(value: object, name: str, least: int = 1, most: int = _INT4) -> int:
+def group(value: object) -> str:
+    """Validate the key of a group. Raises InvalidArgument for None, too."""
+    checked = key(value, "group")
+    if checked is None:
+        raise InvalidArgument("group must be text, not None: name the group")
+    return checked
+
+
+def count(value: object, name: str, least: int = 1, most: int = INT4) -> int:
     """Validate a whole number within these limits, by default those of a positive int4."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        limits = ", at least 1," if (least, most) == (1, _INT4) else f" from {least} to {most},"
+        limits = ", at least 1," if (least, most) == (1, INT4) else f" from {least} to {most},"
         raise InvalidArgument(f"{name} must be a whole number{limits} not {value!r}")
     return value
 
@@ -99,7 +116,7 @@ def duration(value: object, name: str = "vt", *, least: float | None = None) -> 
             length = dt.timedelta(seconds=value)
         except OverflowError:
             length = dt.timedelta.max
-    if abs(length) > _LONGEST:
+    if abs(length) > LONGEST:
         raise InvalidArgument(f"{name} must be less than a thousand years, not {value!r}")
     if least is not None and length < dt.timedelta(seconds=least):
         raise InvalidArgument(f"{name} must be {_LEAST[least]}, not {value!r}")
@@ -126,7 +143,7 @@ def rate(value: object, name: str) -> str | None:
     """Validate a rate: a number of messages in a second, minute, hour or day, or None."""
     if value is None:
         return None
-    if not isinstance(value, str) or not re.fullmatch(r"[1-9][0-9]{0,8}/[smhd]", value):
+    if not isinstance(value, str) or not _RATE.fullmatch(value):
         raise InvalidArgument(
             f"{name} must be a number of messages in a second, minute, hour or day, "
             f'such as "30/m", not {value!r}'
@@ -364,7 +381,7 @@ def _is_receipt(value: object) -> bool:
     return type(value) is BatchReceipt or (
         isinstance(value, Receipt)
         and all(map(is_id, value))
-        and 0 <= value.read_ct <= _INT4
+        and 0 <= value.read_ct <= INT4
         and value.read_at >= 0
     )
 

@@ -14,7 +14,9 @@ from django_pgqueue.errors import InvalidArgument
 LONGEST = 255
 
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
-_PATTERN = re.compile(r"(\*|#|[A-Za-z0-9_-]+)(\.(\*|#|[A-Za-z0-9_-]+))*", re.ASCII)
+#: What a pattern must match, in Python and in PostgreSQL.
+PATTERN = r"(\*|#|[A-Za-z0-9_-]+)(\.(\*|#|[A-Za-z0-9_-]+))*"
+_PATTERN = re.compile(PATTERN)
 
 
 def routing_key(key: object) -> str:

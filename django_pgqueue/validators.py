@@ -30,3 +30,13 @@ def validate_topic_pattern(pattern: str) -> None:
 
 def validate_rate(rate: str) -> None:
     validate(arguments.rate, rate, "rate")
+
+
+def validate_span(span: Any) -> None:
+    validate(arguments.span, span, "the length")
+
+
+def validate_names(names: Any) -> None:
+    """Validate a list of texts, such as names of queues."""
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValidationError(f'Enter a list of names, such as ["orders"], not {names!r}.')

@@ -10,6 +10,8 @@ has the unique keys. Triggers make an INSERT a send, and give a group its next h
 
 from __future__ import annotations
 
+import datetime
+
 import django.core.serializers.json
 import django.core.validators
 import django.db.models.deletion
@@ -43,6 +45,7 @@ class Migration(migrations.Migration):
                     models.PositiveIntegerField(
                         default=30,
                         help_text="Seconds for which a message that was read is hidden from other readers.",
+                        validators=[django.core.validators.MinValueValidator(1)],
                     ),
                 ),
                 (
@@ -59,6 +62,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         help_text="How long to keep archived messages. Empty: forever.",
                         null=True,
+                        validators=[django_pgqueue.validators.validate_span],
                     ),
                 ),
                 (
@@ -68,6 +72,7 @@ class Migration(migrations.Migration):
                         editable=False,
                         help_text="The time span of a partition. Empty: a single partition.",
                         null=True,
+                        validators=[django_pgqueue.validators.validate_span],
                     ),
                 ),
                 (
@@ -76,6 +81,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         help_text="How long a message holds its unique key. Empty: five minutes.",
                         null=True,
+                        validators=[django_pgqueue.validators.validate_span],
                     ),
                 ),
                 (
@@ -160,6 +166,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         help_text="How long a message may be readable before there is an alert. Empty: five minutes.",
                         null=True,
+                        validators=[django_pgqueue.validators.validate_span],
                     ),
                 ),
                 (
@@ -211,6 +218,102 @@ class Migration(migrations.Migration):
                 ),
                 "ordering": ("name",),
                 "required_db_vendor": "postgresql",
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("name__regex", "^([A-Za-z0-9_.-]{1,63})$")),
+                        name="pgqueue_queue_name",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("visibility_timeout__gte", 1), ("visibility_timeout__lte", 2147483647)
+                        ),
+                        name="pgqueue_queue_visibility_timeout",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("max_deliveries__gte", 1), ("max_deliveries__lte", 2147483647)
+                        ),
+                        name="pgqueue_queue_max_deliveries",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("retention__gte", datetime.timedelta(seconds=1)),
+                            ("retention__lte", datetime.timedelta(days=365000)),
+                        ),
+                        name="pgqueue_queue_retention",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("partition_interval__gte", datetime.timedelta(seconds=1)),
+                            ("partition_interval__lte", datetime.timedelta(days=365000)),
+                        ),
+                        name="pgqueue_queue_partition_interval",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("unique_window__gte", datetime.timedelta(seconds=1)),
+                            ("unique_window__lte", datetime.timedelta(days=365000)),
+                        ),
+                        name="pgqueue_queue_unique_window",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("age_limit__gte", datetime.timedelta(seconds=1)),
+                            ("age_limit__lte", datetime.timedelta(days=365000)),
+                        ),
+                        name="pgqueue_queue_age_limit",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("limit__gte", 1), ("limit__lte", 10000)),
+                        name="pgqueue_queue_limit",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("burst__gte", 1), ("burst__lte", 10000)),
+                        name="pgqueue_queue_burst",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("group_limit__gte", 1), ("group_limit__lte", 10000)),
+                        name="pgqueue_queue_group_limit",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("group_burst__gte", 1), ("group_burst__lte", 10000)),
+                        name="pgqueue_queue_group_burst",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("rate__regex", "^([1-9][0-9]{0,8}/[smhd])$")),
+                        name="pgqueue_queue_rate",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("group_rate__regex", "^([1-9][0-9]{0,8}/[smhd])$")),
+                        name="pgqueue_queue_group_rate",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("burst__isnull", True), ("rate__isnull", False), _connector="OR"
+                        ),
+                        name="pgqueue_queue_burst_needs_rate",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("group_burst__isnull", True),
+                            ("group_rate__isnull", False),
+                            _connector="OR",
+                        ),
+                        name="pgqueue_queue_group_burst_needs_group_rate",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("group_burst__isnull", True),
+                            ("group_limit__isnull", True),
+                            _connector="OR",
+                        ),
+                        name="pgqueue_queue_group_burst_or_group_limit",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("dead_letter_queue", models.F("id")), _negated=True),
+                        name="pgqueue_queue_dead_letter_queue",
+                    ),
+                ],
             },
         ),
         migrations.AddConstraint(
@@ -283,7 +386,35 @@ class Migration(migrations.Migration):
                 "constraints": [
                     models.UniqueConstraint(
                         fields=("queue", "group_key"), name="pgqueue_group_setting_unique"
-                    )
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("group_key__regex", "^(.{1,255})$")),
+                        name="pgqueue_group_setting_group_key",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("limit__gte", 1), ("limit__lte", 10000)),
+                        name="pgqueue_group_setting_limit",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("burst__gte", 1), ("burst__lte", 10000)),
+                        name="pgqueue_group_setting_burst",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("rate__regex", "^([1-9][0-9]{0,8}/[smhd])$")),
+                        name="pgqueue_group_setting_rate",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("burst__isnull", True), ("rate__isnull", False), _connector="OR"
+                        ),
+                        name="pgqueue_group_setting_burst_needs_rate",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("burst__isnull", True), ("limit__isnull", True), _connector="OR"
+                        ),
+                        name="pgqueue_group_setting_burst_or_limit",
+                    ),
                 ],
             },
         ),

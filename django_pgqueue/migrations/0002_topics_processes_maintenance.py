@@ -56,7 +56,16 @@ class Migration(migrations.Migration):
                 "constraints": [
                     models.UniqueConstraint(
                         fields=("pattern", "queue"), name="pgqueue_binding_unique"
-                    )
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            (
+                                "pattern__regex",
+                                "^((\\*|#|[A-Za-z0-9_-]+)(\\.(\\*|#|[A-Za-z0-9_-]+))*)$",
+                            )
+                        ),
+                        name="pgqueue_binding_pattern",
+                    ),
                 ],
             },
         ),
@@ -122,6 +131,24 @@ class Migration(migrations.Migration):
                     ("quiet_process", "Can keep consumer processes from fetching"),
                 ),
                 "required_db_vendor": "postgresql",
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Func(
+                            models.F("queues"),
+                            output_field=models.BooleanField(),
+                            template="jsonb_typeof(%(expressions)s) = 'array' AND NOT jsonb_path_exists(%(expressions)s, 'strict $[*] ? (@.type() != \"string\")', '{}', true)",
+                        ),
+                        name="pgqueue_process_queues",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Func(
+                            models.F("schedules"),
+                            output_field=models.BooleanField(),
+                            template="jsonb_typeof(%(expressions)s) = 'array' AND NOT jsonb_path_exists(%(expressions)s, 'strict $[*] ? (@.type() != \"string\")', '{}', true)",
+                        ),
+                        name="pgqueue_process_schedules",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -233,6 +260,28 @@ class Migration(migrations.Migration):
                 ],
                 "required_db_vendor": "postgresql",
                 "verbose_name_plural": "history",
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("seconds__gte", 1), ("seconds__lte", 2147483647)),
+                        name="pgqueue_history_seconds",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Func(
+                            models.F("waits"),
+                            output_field=models.BooleanField(),
+                            template="jsonb_typeof(%(expressions)s) = 'object' AND NOT jsonb_path_exists(%(expressions)s, 'strict $.* ? (@.type() != \"number\" || @ < 0 || @ > 1000000000000000 || @.floor() != @)', '{}', true)",
+                        ),
+                        name="pgqueue_history_waits",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Func(
+                            models.F("runs"),
+                            output_field=models.BooleanField(),
+                            template="jsonb_typeof(%(expressions)s) = 'object' AND NOT jsonb_path_exists(%(expressions)s, 'strict $.* ? (@.type() != \"number\" || @ < 0 || @ > 1000000000000000 || @.floor() != @)', '{}', true)",
+                        ),
+                        name="pgqueue_history_runs",
+                    ),
+                ],
             },
         ),
     ]

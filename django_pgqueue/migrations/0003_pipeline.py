@@ -97,6 +97,16 @@ class Migration(migrations.Migration):
                 "default_permissions": ("view", "change"),
                 "ordering": ("path",),
                 "required_db_vendor": "postgresql",
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Func(
+                            models.F("queues"),
+                            output_field=models.BooleanField(),
+                            template="jsonb_typeof(%(expressions)s) = 'array' AND NOT jsonb_path_exists(%(expressions)s, 'strict $[*] ? (@.type() != \"string\")', '{}', true)",
+                        ),
+                        name="pgqueue_lake_queues",
+                    ),
+                ],
             },
         ),
         migrations.SeparateDatabaseAndState(
@@ -259,7 +269,11 @@ class Migration(migrations.Migration):
                 "constraints": [
                     models.UniqueConstraint(
                         fields=("queue_name", "seconds", "bucket"), name="pgqueue_rollup_unique"
-                    )
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("seconds__gte", 1), ("seconds__lte", 2147483647)),
+                        name="pgqueue_rollup_seconds",
+                    ),
                 ],
             },
         ),

@@ -134,6 +134,49 @@ class Migration(migrations.Migration):
                 "ordering": ("-id",),
                 "default_permissions": ("view",),
                 "required_db_vendor": "postgresql",
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            (
+                                "kind__in",
+                                [
+                                    "readable",
+                                    "redrive",
+                                    "cancel",
+                                    "delete",
+                                    "purge",
+                                    "replay",
+                                    "discard",
+                                ],
+                            )
+                        ),
+                        name="pgqueue_bulk_action_kind",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("state__in", ["running", "stopped", "done", "failed"])),
+                        name="pgqueue_bulk_action_state",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("rate__gte", 1e-05), ("rate__lte", 1000000000.0)),
+                        name="pgqueue_bulk_action_rate",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("count__gte", 0), ("count__lte", 2147483647)),
+                        name="pgqueue_bulk_action_count",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("done__gte", 0), ("done__lte", 2147483647)),
+                        name="pgqueue_bulk_action_done",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("passed__gte", 0), ("passed__lte", 2147483647)),
+                        name="pgqueue_bulk_action_passed",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("step_size__gte", 1), ("step_size__lte", 1000)),
+                        name="pgqueue_bulk_action_step_size",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -154,6 +197,16 @@ class Migration(migrations.Migration):
                 "db_table": "pgqueue_bulk_action_part",
                 "default_permissions": (),
                 "required_db_vendor": "postgresql",
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Func(
+                            models.F("ids"),
+                            output_field=models.BooleanField(),
+                            template="jsonb_typeof(%(expressions)s) = 'array' AND NOT jsonb_path_exists(%(expressions)s, 'strict $[*] ? (@.type() != \"number\")', '{}', true)",
+                        ),
+                        name="pgqueue_bulk_action_part_ids",
+                    ),
+                ],
             },
         ),
         migrations.AddIndex(

@@ -12,7 +12,7 @@ from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.models import columns
 from django_pgqueue.models.queue import Queue
-from django_pgqueue.topics import Router, routing_key
+from django_pgqueue.topics import PATTERN, Router, routing_key, topic_pattern
 from django_pgqueue.validators import validate_topic_pattern
 
 #: The header that holds the routing key of a published message.
@@ -41,10 +41,16 @@ class Binding(models.Model):
         ordering: ClassVar[tuple[str, ...]] = ("pattern", "queue")
         constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
             models.UniqueConstraint(fields=("pattern", "queue"), name="pgqueue_binding_unique"),
+            *columns.matching("pgqueue_binding", PATTERN, "pattern"),
         )
 
     def __str__(self) -> str:
         return self.pattern
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Save the binding. Raises InvalidArgument for a pattern that ``bind`` refuses."""
+        topic_pattern(self.pattern)
+        super().save(*args, **kwargs)
 
 
 # The cached bindings of each database: their fingerprint, the router, and the queues by pattern.

@@ -22,6 +22,7 @@ from django.utils.timezone import now
 from django.utils.translation import gettext, gettext_lazy
 
 from django_pgqueue import signals
+from django_pgqueue.arguments import INT4
 from django_pgqueue.ddl.locks import KEPT, milliseconds, set_locally
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.redrive import redriving
@@ -33,6 +34,7 @@ from django_pgqueue.models.archive import ArchivedMessage
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.sqlstates import QUERY_CANCELED, SERIALIZATION_FAILURE, sqlstate
 
+_TABLE = "pgqueue_bulk_action"
 #: Messages per part. A step with this many takes about a tenth of a second.
 PART = 1000
 #: Lock timeout of a step, in seconds.
@@ -228,7 +230,7 @@ class BulkAction(models.Model):
         verbose_name: ClassVar[Any] = gettext_lazy("bulk action")
         verbose_name_plural: ClassVar[Any] = gettext_lazy("bulk actions")
         default_permissions: ClassVar[tuple[str, ...]] = ("view",)
-        db_table = "pgqueue_bulk_action"
+        db_table = _TABLE
         ordering: ClassVar[tuple[str, ...]] = ("-id",)
         indexes: ClassVar[tuple[models.Index, ...]] = (
             models.Index(
@@ -241,6 +243,11 @@ class BulkAction(models.Model):
             models.UniqueConstraint(
                 fields=["question", "queue", "kind"], name="pgqueue_bulk_action_question"
             ),
+            columns.one_of(_TABLE, Kind.values, "kind"),
+            columns.one_of(_TABLE, ["running", "stopped", "done", "failed"], "state"),
+            *columns.within(_TABLE, redriving.RATES, "rate"),
+            *columns.within(_TABLE, (0, INT4), "count", "done", "passed"),
+            *columns.within(_TABLE, (1, PART), "step_size"),
         )
 
     def __str__(self) -> str:
@@ -388,6 +395,9 @@ class BulkActionPart(models.Model):
 
     class Meta(columns.Meta):
         db_table = "pgqueue_bulk_action_part"
+        constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
+            *columns.listing("pgqueue_bulk_action_part", "number", "ids"),
+        )
 
     def __str__(self) -> str:
         return f"part of bulk action {self.bulk_action_id}"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue.models import columns
 from django_pgqueue.models.queue import Queue
+from django_pgqueue.validators import validate_names
 
 
 class Lake(models.Model):
@@ -20,7 +22,9 @@ class Lake(models.Model):
     id: columns.AutoKey = models.AutoField(primary_key=True)
     path: columns.Text = models.TextField(unique=True, editable=False)
     queues: columns.JSON = models.JSONField(
-        default=list, blank=True, help_text="Names of the exported queues. Empty: all."
+        default=list,
+        blank=True,
+        help_text="Names of the exported queues. Empty: all.",
     )
     holds_retention: columns.Boolean = models.BooleanField(
         default=False, help_text="Retention keeps archived messages until they are exported here."
@@ -58,9 +62,19 @@ class Lake(models.Model):
         default_permissions: ClassVar[tuple[str, ...]] = ("view", "change")
         db_table = "pgqueue_lake"
         ordering: ClassVar[tuple[str, ...]] = ("path",)
+        constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
+            *columns.listing("pgqueue_lake", "string", "queues"),
+        )
 
     def __str__(self) -> str:
         return self.path
+
+    def clean(self) -> None:
+        # A field's validators do not see {} and None, which count as empty.
+        try:
+            validate_names(self.queues)
+        except ValidationError as error:
+            raise ValidationError({"queues": error}) from error
 
 
 class ExportRun(models.Model):

@@ -11,6 +11,9 @@ from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.models import columns
 from django_pgqueue.models.queue import Queue, explained
 from django_pgqueue.models.twins import twin_of
+from django_pgqueue.validators import validate
+
+_TABLE = "pgqueue_group_setting"
 
 
 class GroupSetting(models.Model):
@@ -37,16 +40,36 @@ class GroupSetting(models.Model):
     class Meta(columns.Meta):
         verbose_name = "group's settings"
         verbose_name_plural = "groups' settings"
-        db_table = "pgqueue_group_setting"
+        db_table = _TABLE
         ordering: ClassVar[tuple[str, ...]] = ("queue", "group_key")
         constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
             models.UniqueConstraint(
                 fields=("queue", "group_key"), name="pgqueue_group_setting_unique"
             ),
+            *columns.matching(_TABLE, f".{{1,{arguments.LONGEST_KEY}}}", "group_key"),
+            *columns.within(_TABLE, columns.SLOTS, "limit", "burst"),
+            *columns.matching(_TABLE, arguments.RATE, "rate"),
+            columns.given_with(_TABLE, "burst", "rate"),
+            columns.given_without(_TABLE, "burst", "limit"),
         )
 
     def __str__(self) -> str:
         return f"{self.group_key} in {self.queue}"
+
+    def clean(self) -> None:
+        validate(self._check)
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Save the settings. Raises InvalidArgument as the methods of :class:`BoundGroup` do."""
+        self._check()
+        super().save(*args, **kwargs)
+
+    def _check(self) -> None:
+        arguments.group(self.group_key)
+        given = {"limit": self.limit, "rate": self.rate, "burst": self.burst}
+        arguments.settings(given)
+        arguments.limits_together(given)
+        arguments.limits_together({f"group_{name}": value for name, value in given.items()})
 
 
 class BoundGroup:
@@ -61,11 +84,8 @@ class BoundGroup:
     """
 
     def __init__(self, queue: str, key: str, *, using: str | None = None) -> None:
-        checked = arguments.key(key, "group")
-        if checked is None:
-            raise InvalidArgument("group must be text, not None: name the group")
         self.queue = queue
-        self.key: str = checked
+        self.key: str = arguments.group(key)
         self.using = using
 
     def __repr__(self) -> str:

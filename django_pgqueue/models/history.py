@@ -54,6 +54,10 @@ class History(models.Model):
     class Meta(columns.Meta):
         db_table = "pgqueue_history"
         verbose_name_plural: ClassVar[Any] = "history"
+        constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
+            *columns.within("pgqueue_history", columns.COUNT, "seconds"),
+            *columns.tally("pgqueue_history", "waits", "runs"),
+        )
         indexes: ClassVar[tuple[models.Index, ...]] = (
             models.Index(fields=["seconds", "bucket"], name="pgqueue_history_bucket"),
         )

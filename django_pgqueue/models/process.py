@@ -135,6 +135,9 @@ class Process(models.Model):
             ("quiet_process", "Can keep consumer processes from fetching"),
         )
         db_table = "pgqueue_process"
+        constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
+            *columns.listing("pgqueue_process", "string", "queues", "schedules"),
+        )
 
     def __str__(self) -> str:
         return f"{self.host}:{self.pid}"

@@ -8,7 +8,6 @@ from functools import partial
 from itertools import repeat
 from typing import Any, ClassVar
 
-from django.core.validators import MinValueValidator
 from django.db import DatabaseError, ProgrammingError, connections, models, router, transaction
 from django.db.models.functions import Lower
 from django.utils.functional import cached_property
@@ -25,6 +24,8 @@ from django_pgqueue.maintenance import tables
 from django_pgqueue.models import columns
 from django_pgqueue.sqlstates import UNDEFINED_TABLE, is_gone, sqlstate
 from django_pgqueue.validators import validate, validate_queue_name
+
+_TABLE = "pgqueue_queue"
 
 _MOST_REMEMBERED = 10_000
 
@@ -171,14 +172,11 @@ class Queue(models.Model):
         validators=[validate_queue_name],
         help_text="1 to 63 of these characters: A-Z a-z 0-9 _ . - (unique, ignoring case).",
     )
-    visibility_timeout: columns.PositiveInteger = models.PositiveIntegerField(
-        default=30,
-        help_text="Seconds for which a message that was read is hidden from other readers.",
+    visibility_timeout: columns.PositiveInteger = columns.count(
+        30, "Seconds for which a message that was read is hidden from other readers."
     )
-    max_deliveries: columns.PositiveInteger = models.PositiveIntegerField(
-        default=20,
-        validators=[MinValueValidator(1)],
-        help_text="Maximum number of deliveries of a message. Then it is dead-lettered.",
+    max_deliveries: columns.PositiveInteger = columns.count(
+        20, "Maximum number of deliveries of a message. Then it is dead-lettered."
     )
     dead_letter_queue: models.ForeignKey[Queue | None, Queue | None] = models.ForeignKey(
         "self",
@@ -190,19 +188,14 @@ class Queue(models.Model):
             "The queue for messages without deliveries left. Empty: they are archived as FAILED."
         ),
     )
-    retention: columns.DurationOrNull = models.DurationField(
-        null=True, blank=True, help_text="How long to keep archived messages. Empty: forever."
+    retention: columns.DurationOrNull = columns.span(
+        "How long to keep archived messages. Empty: forever."
     )
-    partition_interval: columns.DurationOrNull = models.DurationField(
-        null=True,
-        blank=True,
-        editable=False,
-        help_text="The time span of a partition. Empty: a single partition.",
+    partition_interval: columns.DurationOrNull = columns.span(
+        "The time span of a partition. Empty: a single partition.", editable=False
     )
-    unique_window: columns.DurationOrNull = models.DurationField(
-        null=True,
-        blank=True,
-        help_text="How long a message holds its unique key. Empty: five minutes.",
+    unique_window: columns.DurationOrNull = columns.span(
+        "How long a message holds its unique key. Empty: five minutes."
     )
     limit: columns.IntegerOrNull = columns.slots(
         "Maximum number of messages in flight. Empty: no limit."
@@ -227,12 +220,8 @@ class Queue(models.Model):
         editable=False,
         help_text="Whether groups have, or had, a limit, a rate or settings of their own.",
     )
-    age_limit: columns.DurationOrNull = models.DurationField(
-        null=True,
-        blank=True,
-        help_text=(
-            "How long a message may be readable before there is an alert. Empty: five minutes."
-        ),
+    age_limit: columns.DurationOrNull = columns.span(
+        "How long a message may be readable before there is an alert. Empty: five minutes."
     )
     unlogged: columns.Boolean = models.BooleanField(
         default=False,
@@ -256,11 +245,24 @@ class Queue(models.Model):
             ("pause_queue", "Can pause and resume queues"),
             ("purge_queue", "Can purge queues"),
         )
-        db_table = "pgqueue_queue"
+        db_table = _TABLE
         ordering: ClassVar[tuple[str, ...]] = ("name",)
         required_db_vendor = "postgresql"
         constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
             models.UniqueConstraint(Lower("name"), name="pgqueue_queue_name_unique"),
+            *columns.matching(_TABLE, arguments.NAME, "name"),
+            *columns.within(_TABLE, columns.COUNT, "visibility_timeout", "max_deliveries"),
+            *columns.within(_TABLE, columns.SPAN, "retention", "partition_interval"),
+            *columns.within(_TABLE, columns.SPAN, "unique_window", "age_limit"),
+            *columns.within(_TABLE, columns.SLOTS, "limit", "burst", "group_limit", "group_burst"),
+            *columns.matching(_TABLE, arguments.RATE, "rate", "group_rate"),
+            columns.given_with(_TABLE, "burst", "rate"),
+            columns.given_with(_TABLE, "group_burst", "group_rate"),
+            columns.given_without(_TABLE, "group_burst", "group_limit"),
+            columns.Check(
+                condition=~models.Q(dead_letter_queue=models.F("id")),
+                name=f"{_TABLE}_dead_letter_queue",
+            ),
         )
 
     def __str__(self) -> str:
@@ -322,7 +324,9 @@ class Queue(models.Model):
 
     def save(self, *args: Any, using: str | None = None, **kwargs: Any) -> None:
         arguments.queue_name(self.name)
-        arguments.limits_together(arguments.settings(self._limits()))
+        for name, value in arguments.settings(self._given()).items():
+            setattr(self, name, value)
+        arguments.limits_together(self._limits())
         alias = using or self.alias
         arguments.refuse_loop(self, self.dead_letter_queue_id, type(self).objects.using(alias))
         self.__dict__.pop("opened", None)
@@ -352,6 +356,12 @@ class Queue(models.Model):
                 unlogged=self.unlogged,
                 partition_interval=self.partition_interval,
             )
+
+    def _given(self) -> dict[str, Any]:
+        """Return the settings that are values: not deferred, and no expressions such as F()."""
+        names = arguments.SETTINGS.keys() - {"dead_letter_queue"} - self.get_deferred_fields()
+        found = {name: getattr(self, name) for name in names}
+        return {k: v for k, v in found.items() if not hasattr(v, "resolve_expression")}
 
     def _limits(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in arguments.LIMITS}

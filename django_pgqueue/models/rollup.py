@@ -67,6 +67,7 @@ class Rollup(models.Model):
             models.UniqueConstraint(
                 fields=("queue_name", "seconds", "bucket"), name="pgqueue_rollup_unique"
             ),
+            *columns.within("pgqueue_rollup", columns.COUNT, "seconds"),
         )
 
     def __str__(self) -> str:

@@ -15,6 +15,8 @@ from django_pgqueue.types import ENDS, State
 __all__ = ["redrive", "replay"]
 
 BATCH = 1000
+#: The limits of a rate, in messages a second. The lowest is about one message a day.
+RATES = (1e-5, 1e9)
 LOWEST = -(2**63)
 
 # A dead letter's id, and the name of its source queue.
@@ -190,10 +192,13 @@ def _in_steps(
 ) -> int:
     """Call ``batch`` until it has no more messages, at ``rate`` messages a second at most."""
     if rate is not None and (
-        isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1e9
+        isinstance(rate, bool)
+        or not isinstance(rate, (int, float))
+        or not RATES[0] <= rate <= RATES[1]
     ):
         raise InvalidArgument(
-            f"rate must be a number of messages a second, more than zero, not {rate!r}"
+            f"rate must be a number of messages a second from {RATES[0]:g} to {RATES[1]:g}, "
+            f"not {rate!r}"
         )
     # Steps of 0.1 s keep a slow rate even.
     size = BATCH if rate is None else max(1, min(BATCH, int(rate / 10)))
