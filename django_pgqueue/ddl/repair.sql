@@ -11,8 +11,8 @@ DECLARE
     own record;
     highest bigint;
 BEGIN
-    IF spare < 0 OR spare IS NULL THEN
-        RAISE EXCEPTION 'pgqueue: spare must be the number of ids to skip, 0 or more';
+    IF spare IS NULL OR spare NOT BETWEEN 0 AND 1000000000000 THEN
+        RAISE EXCEPTION 'pgqueue: spare must be the number of ids to skip, from 0 to 10^12, not %', spare;
     END IF;
     FOR own IN
         SELECT a.attrelid::regclass AS owner, quote_ident(a.attname) AS column_name,
@@ -58,6 +58,10 @@ BEGIN
     PERFORM FROM {schema}.pgqueue_queue WHERE id = queue_number;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'pgqueue: queue % does not exist', queue_number USING ERRCODE = 'PQ404';
+    END IF;
+    IF after IS NULL OR batch IS NULL OR batch < 1 THEN
+        RAISE EXCEPTION 'pgqueue: after must be an id, such as 0, and batch 1 or more, not % and %',
+            after, batch;
     END IF;
     -- A second call must see the messages that the first one placed.
     IF current_setting('transaction_isolation') <> 'read committed' THEN

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from django_pgqueue.arguments import LONGEST, SHORTEST
 from django_pgqueue.ddl import grants
 from django_pgqueue.engine.statements import load
 from django_pgqueue.maintenance import tables
@@ -52,6 +53,7 @@ def functions(queue_model: Any, schema: str, live: str) -> str:
         "create_unlogged": _tables(unlogged=True),
         "inherited": grants.INHERITED.replace("%(queue_id)s", "made"),
         "live": live,
+        "span": f"'{SHORTEST.total_seconds()} s' AND '{LONGEST.days} days'",
         "pinned": PINNED,
         "settle": "\n".join(
             load("settle", __package__).replace("{operation}", each)

@@ -102,6 +102,9 @@ LANGUAGE plpgsql AS $$
 DECLARE
     made integer;
 BEGIN
+    IF $1 IS NULL THEN
+        RAISE EXCEPTION 'queue name cannot be NULL';
+    END IF;
     PERFORM pgmq.validate_queue_name($1);
     INSERT INTO pgqueue_queue ({columns}, name, unlogged) VALUES ({values}, $1, $2)
     ON CONFLICT DO NOTHING RETURNING id INTO made;
@@ -148,11 +151,21 @@ BEGIN
 END
 $$;
 
+CREATE OR REPLACE FUNCTION pgmq._exists(queue_id integer) RETURNS void LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    PERFORM FROM pgqueue_queue q WHERE q.id = $1;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'pgqueue: queue % does not exist', $1 USING ERRCODE = 'PQ404';
+    END IF;
+END
+$$;
+
 CREATE OR REPLACE FUNCTION pgmq.live_messages(queue_id integer, base bigint) RETURNS TABLE (
     msg_id bigint, read_ct integer, enqueued_at timestamptz, last_read_at timestamptz,
     vt timestamptz, message jsonb, headers jsonb
 ) LANGUAGE plpgsql STABLE AS $$
 BEGIN
+    PERFORM pgmq._exists($1);
     RETURN QUERY EXECUTE format(
         $q$SELECT l.id - $1, l.read_ct, l.enqueued_at, l.last_read_at, l.vt, m.body::jsonb,
                 m.headers::jsonb
@@ -167,6 +180,7 @@ CREATE OR REPLACE FUNCTION pgmq.archived_messages(queue_id integer, base bigint)
     archived_at timestamptz, vt timestamptz, message jsonb, headers jsonb
 ) LANGUAGE plpgsql STABLE AS $$
 BEGIN
+    PERFORM pgmq._exists($1);
     RETURN QUERY EXECUTE format(
         'SELECT a.id - $1, a.read_ct, a.enqueued_at, a.last_read_at, a.archived_at, a.archived_at,
                 m.body::jsonb, m.headers::jsonb
@@ -184,14 +198,27 @@ LANGUAGE plpgsql AS $$ BEGIN PERFORM pgmq._create($1, false); END $$;
 CREATE OR REPLACE FUNCTION pgmq.create_unlogged(queue_name text) RETURNS void
 LANGUAGE plpgsql AS $$ BEGIN PERFORM pgmq._create($1, true); END $$;
 
+-- Converts a length of time, with the limits of create_queue. NULL for a number of messages.
+CREATE OR REPLACE FUNCTION pgmq._span(argument text, given text) RETURNS interval
+LANGUAGE plpgsql AS $$
+DECLARE
+    span interval := CASE WHEN $2 !~ '^\d+$' THEN $2::interval END;
+BEGIN
+    IF span NOT BETWEEN {span} THEN
+        RAISE EXCEPTION '% must be from a second to a thousand years, got: %', $1, $2;
+    END IF;
+    RETURN span;
+END
+$$;
+
 -- Ignores intervals that are numbers of messages: partitions and retention are by time.
 CREATE OR REPLACE FUNCTION pgmq.create_partitioned(
     queue_name text, partition_interval text DEFAULT '10000',
     retention_interval text DEFAULT '100000', premake integer DEFAULT 4
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    every interval := CASE WHEN $2 !~ '^\d+$' THEN $2::interval END;
-    kept interval := CASE WHEN $3 !~ '^\d+$' THEN $3::interval END;
+    every interval := pgmq._span('partition_interval', $2);
+    kept interval := pgmq._span('retention_interval', $3);
     made integer := pgmq._create($1, false);
 BEGIN
     UPDATE pgqueue_queue SET retention = kept WHERE id = made AND kept IS NOT NULL;
@@ -823,7 +850,8 @@ $$;
 CREATE OR REPLACE FUNCTION pgmq._ids(base bigint, msg_ids bigint[]) RETURNS bigint[]
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
-    RETURN ARRAY(SELECT DISTINCT m + $1 FROM unnest($2) m WHERE m IS NOT NULL ORDER BY 1);
+    RETURN ARRAY(SELECT DISTINCT m + $1 FROM unnest($2) m
+                 WHERE m <= 9223372036854775807 - $1 ORDER BY 1);
 END
 $$;
 
@@ -836,7 +864,7 @@ RETURNS SETOF pgmq.message_record LANGUAGE plpgsql {pinned} AS $$
 #variable_conflict use_column
 DECLARE
     q pgmq._opened := pgmq._open($1, $3 IS NOT NULL);
-    done bigint[] := pgmq._settle(q.id, 'set_vt', pgmq._ids(q.base, $2), $3);
+    done bigint[] := pgmq._settle(q.id, 'set_vt', pgmq._ids(q.base, $2), $3::pgqueue_time);
     found_ pgmq._delivery[];
     waiting bigint[];
     groups text[];
@@ -1071,7 +1099,7 @@ DECLARE
     q record;
     statement text;
 BEGIN
-    IF $2 < 0 THEN
+    IF $2 IS NULL OR $2 < 0 THEN
         RAISE EXCEPTION 'throttle_interval_ms must be non-negative, got: %', $2;
     END IF;
     PERFORM FROM pgqueue_queue p WHERE lower(p.name) = lower($1);
@@ -1098,7 +1126,7 @@ $$;
 CREATE OR REPLACE FUNCTION pgmq.update_notify_insert(queue_name text, throttle_interval_ms integer)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF $2 < 0 THEN
+    IF $2 IS NULL OR $2 < 0 THEN
         RAISE EXCEPTION 'throttle_interval_ms must be non-negative, got: %', $2;
     END IF;
     PERFORM FROM pgqueue_queue p WHERE lower(p.name) = lower($1);

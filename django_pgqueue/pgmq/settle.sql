@@ -13,6 +13,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     q pgmq._opened := pgmq._open($1);
 BEGIN
-    RETURN $2 IS NOT NULL AND pgmq._settle(q.id, '{operation}', ARRAY[$2 + q.base]) <> '{}';
+    RETURN CASE WHEN $2 <= 9223372036854775807 - q.base
+                THEN pgmq._settle(q.id, '{operation}', ARRAY[$2 + q.base]) <> '{}' ELSE false END;
 END
 $$;

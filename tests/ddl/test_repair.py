@@ -115,8 +115,16 @@ def test_no_sequence_is_moved_back(orders):
 def test_ids_of_nothing_stay(db):
     assert run_sql("SELECT count(*) > 0 FROM pgqueue_advance_ids(5)") == [(True,)]
 
-    with pytest.raises(DatabaseError, match="spare"), transaction.atomic():
-        run_sql("SELECT pgqueue_advance_ids(-1)")
+
+@pytest.mark.parametrize("spare", [-1, None, 10**12 + 1, 2**63 - 1])
+def test_no_more_ids_are_skipped_than_a_sequence_can_spare(orders, spare):
+    """With 2^63-1 the sequences would have no ids left."""
+    sent = orders.send(1)
+
+    with pytest.raises(DatabaseError, match="spare must be"), transaction.atomic():
+        run_sql("SELECT pgqueue_advance_ids(%s::bigint)", [spare])
+
+    assert orders.send(2) == sent + 1
 
 
 # Messages in no table
@@ -182,6 +190,16 @@ def test_a_message_that_expired_is_placed_to_expire_and_has_its_place_in_the_arc
     assert orders.read(in_transaction=True) == []
     assert place(orders) == (1, 0)
     assert ArchivedMessage.objects.get(pk=pk).state == "EXPIRED"
+
+
+@pytest.mark.parametrize(("after", "batch"), [(None, 1), (0, None), (0, 0), (0, -1)])
+def test_a_place_to_look_from_that_would_find_nothing_is_refused(orders, after, batch):
+    """after NULL used to end at once, as if no message were missing."""
+    with pytest.raises(DatabaseError, match="after must be an id"), transaction.atomic():
+        run_sql(
+            "SELECT pgqueue_place_missing(%s, %s::bigint, %s::integer)",
+            [names(orders)["queue_id"], after, batch],
+        )
 
 
 def test_a_queue_that_is_gone_is_said_to_be(db):
