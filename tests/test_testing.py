@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.apps import apps
 from django.core.management import call_command
-from django.db import connections
+from django.db import connections, transaction
 from django.test import TestCase, TransactionTestCase
 
 from django_pgqueue import consumer, queue
@@ -110,6 +110,26 @@ def test_an_error_reaches_the_test_and_the_message_stays_leased(orders):
         drain("orders", place)
 
     assert orders.metrics().in_flight == 1
+
+
+@pytest.mark.parametrize("mode", [{"locked": True}, {"ack_policy": "TRANSACTIONAL"}], ids=str)
+def test_work_that_a_handler_rolls_back_itself_is_an_error_as_in_a_consumer(
+    orders, own_handlers, mode
+):
+    @consumer("orders", retry=NoRetry(), **mode)
+    def roll_back(message: Message) -> None:
+        Order.objects.create(number="lost")
+        transaction.set_rollback(True)
+
+    orders.send(1)
+    with pytest.raises(transaction.TransactionManagementError, match="marked for rollback"):
+        drain("orders")
+
+    orders.send(2)
+    drain("orders", policies=True)
+
+    assert not Order.objects.exists()
+    assert ArchivedMessage.objects.get().state == "FAILED"
 
 
 @pytest.mark.parametrize("how", ["raises", "returns", "says"])

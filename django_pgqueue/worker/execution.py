@@ -11,6 +11,7 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.db import Error, connections, transaction
+from psycopg.pq import TransactionStatus
 
 from django_pgqueue import signals
 from django_pgqueue.acks import (
@@ -39,6 +40,8 @@ from django_pgqueue.worker.subscription import Subscription
 _EXPLICIT = (Ack, Nack, BaseException)
 #: Maximum runs of a transactional handler while its transaction conflicts with others.
 _TRIES = 5
+#: The state of a transaction in which a statement has failed.
+_BROKEN = TransactionStatus.INERROR
 
 
 class Execution:
@@ -134,12 +137,14 @@ class Execution:
         try:
             with transaction.atomic(using=connection.alias):
                 blocks, savepoints = len(connection.atomic_blocks), len(connection.savepoint_ids)
+                connection.rollback_exc = None  # it may be an earlier handler's
                 with limit.suspended():
                     returned, error = guarded(running, self._call)
                 # An interrupt may have left an atomic block of the handler on these lists.
                 del connection.atomic_blocks[blocks:], connection.savepoint_ids[savepoints:]
                 if error is not None:
                     raise error
+                _refuse_rollback(connection)
                 then(returned)
         except BaseException as raised:
             running.explicit.clear()  # calls like message.ack() were rolled back, too
@@ -357,6 +362,21 @@ class Execution:
 def _is_conflict(error: BaseException | None) -> bool:
     """Whether the server rolled the transaction back because of another transaction."""
     return error is not None and sqlstate(error) in (DEADLOCK, SERIALIZATION_FAILURE)
+
+
+def _refuse_rollback(connection: Any) -> None:
+    """Raise TransactionManagementError if the end of the transaction would be a rollback.
+
+    Django then rolls back a savepoint without an error, and the handler would look successful.
+    """
+    session = connection.connection
+    is_broken = session is not None and session.info.transaction_status is _BROKEN
+    if connection.needs_rollback or is_broken:
+        raise transaction.TransactionManagementError(
+            "the handler's transaction was marked for rollback, by a database error that the "
+            "handler caught or by set_rollback(True), so its work is undone. Run a statement that "
+            "may fail in a transaction.atomic() of its own. To roll back, raise an exception"
+        ) from (connection.rollback_exc if connection.needs_rollback else None)
 
 
 def _answers(returned: Any, count: int) -> Sequence[Any]:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.db import DatabaseError, DataError, OperationalError, connection, transaction
+from django.db import (
+    DatabaseError,
+    DataError,
+    IntegrityError,
+    OperationalError,
+    connection,
+    transaction,
+)
 
 from django_pgqueue.acks import Ack, AckPolicy, Discard, Nack, Reject, Retry
 from django_pgqueue.engine.settle import outcomes as settling
@@ -450,6 +458,69 @@ def test_transactional_rolls_back_an_outcome_set_before_an_error(committed_order
     drain(say_and_fail, ack_policy="TRANSACTIONAL", retry=NoRetry())
 
     assert errors() == ["ValueError: after all"]
+
+
+# Work that a handler's own transaction has rolled back
+
+
+def swallow_an_error(message: Message) -> None:
+    with suppress(IntegrityError):
+        Order.objects.create(pk=1, number="again")
+
+
+def ask_for_a_rollback(message: Message) -> None:
+    transaction.set_rollback(True)
+
+
+def fail_in_an_inner_block(message: Message) -> None:
+    with suppress(ValueError), transaction.atomic(savepoint=False):
+        raise ValueError
+
+
+def swallow_an_error_of_plain_sql(message: Message) -> None:
+    with suppress(DatabaseError):
+        run_sql("SELECT 1/0")
+
+
+ROLLED_BACK = [
+    swallow_an_error,
+    ask_for_a_rollback,
+    fail_in_an_inner_block,
+    swallow_an_error_of_plain_sql,
+]
+
+
+@pytest.mark.parametrize("then", ROLLED_BACK, ids=[each.__name__ for each in ROLLED_BACK])
+@pytest.mark.parametrize("mode", [{"locked": True}, {"ack_policy": "TRANSACTIONAL"}], ids=str)
+def test_a_handler_whose_work_was_rolled_back_is_a_failed_attempt_that_says_why(
+    committed_orders, drain, mode, then
+):
+    Order.objects.create(pk=1, number="first")
+
+    def work(message: Message) -> None:
+        Order.objects.create(number="lost")
+        then(message)
+
+    pk = committed_orders.send(1)
+
+    drain(work, retry=NoRetry(), **mode)
+
+    assert list(Order.objects.values_list("number", flat=True)) == ["first"]
+    assert outcomes() == {pk: "FAILED"}
+    assert "the handler's transaction was marked for rollback" in errors()[0]
+    assert [each.attempt for each in committed_orders.attempts(pk)] == [1]
+
+
+def test_the_error_of_a_rolled_back_transaction_names_the_error_that_the_handler_caught(
+    committed_orders, drain
+):
+    Order.objects.create(pk=1, number="first")
+    pk = committed_orders.send(1)
+
+    drain(swallow_an_error, locked=True, retry=NoRetry())
+
+    [attempt] = committed_orders.attempts(pk)
+    assert "IntegrityError" in attempt.traceback
 
 
 CONFLICTS = {"a serialization failure": "40001", "a deadlock": "40P01"}
