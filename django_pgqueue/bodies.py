@@ -116,6 +116,12 @@ class Call:
         return None
 
 
+def name_of(function: Any) -> str:
+    """Return the import path of a function; of an object with ``__call__``, that of its class."""
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     parameters = [
         parameter
@@ -126,7 +132,7 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     unknown = [p.name for p in parameters[1:] if p.name not in _FILLED_IN]
     if not parameters or unknown:
         raise InvalidArgument(
-            f"{function.__module__}.{function.__qualname__} cannot be a consumer: its first "
+            f"{name_of(function)} cannot be a consumer: its first "
             f"parameter must take the message or its body, and any other must be named message or "
             f"context" + (f", not {', '.join(unknown)}" if unknown else "")
         )
@@ -135,6 +141,8 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 def _hint(function: Callable[..., Any], name: str) -> Any:
     function = inspect.unwrap(function)
+    if not hasattr(function, "__qualname__"):  # an object
+        function = getattr(function, "__call__", function)
     try:
         annotation = _annotations(function).get(name)
         # Resolve only this annotation: the others may have names that cannot be resolved.

@@ -81,6 +81,11 @@ class Handler:
                 arguments.count(value, name)
         if self.overfetch_factor < 1:
             raise InvalidArgument("overfetch_factor must be at least 1")
+        if any(map(_is_generator, _functions(self.function))):
+            raise InvalidArgument(
+                f"{self.label} has a yield, so a call would only make a generator, and run none of "
+                f"its lines: return a value, or nothing"
+            )
         if self.is_async and (self.locked or self.ack_policy is AckPolicy.TRANSACTIONAL):
             raise InvalidArgument(
                 f"{self.label} is async, and Django has no async transactions: make it a plain "
@@ -104,7 +109,7 @@ class Handler:
 
     @property
     def is_async(self) -> bool:
-        return inspect.iscoroutinefunction(self.function)
+        return any(map(inspect.iscoroutinefunction, _functions(self.function)))
 
     @property
     def workers(self) -> int:
@@ -113,7 +118,7 @@ class Handler:
 
     @property
     def label(self) -> str:
-        return f"{self.function.__module__}.{self.function.__qualname__}"
+        return bodies.name_of(self.function)
 
     @property
     def queue_made_by(self) -> str | None:
@@ -151,6 +156,15 @@ class Handler:
         Raises InvalidMessage if the value is not JSON.
         """
         return arguments.json_text(returned, "result") if self.keep_result else None
+
+
+def _functions(function: Callable[..., Any]) -> tuple[Any, Any]:
+    """The function, and what a call of it runs if it is an object with ``__call__``."""
+    return function, getattr(type(function), "__call__", None)
+
+
+def _is_generator(function: Any) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 _handlers: dict[tuple[str, str | None], Handler] = {}

@@ -14,6 +14,7 @@ from django.conf import settings
 from django.db import close_old_connections, connections
 
 from django_pgqueue import arguments, cron, ddl, signals
+from django_pgqueue.bodies import name_of
 from django_pgqueue.errors import InvalidArgument, PgQueueError
 from django_pgqueue.handlers import handler_of
 from django_pgqueue.models import Missed, Process, Queue, Schedule
@@ -318,7 +319,7 @@ def _stop(consumer: Any, **kwargs: Any) -> None:
 def _path(target: Any) -> str:
     if _is_task(target):
         return str(target.module_path)
-    return f"{target.__module__}.{target.__qualname__}"
+    return name_of(target)
 
 
 def _is_task(target: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
 import inspect
 import typing
 from typing import Any
@@ -98,6 +99,45 @@ def test_an_async_function_is_known_for_one():
         False,
         True,
     )
+
+
+class Object:
+    def __call__(self, message: Any) -> None:
+        pass
+
+
+class AsyncObject:
+    async def __call__(self, message: Any) -> None:
+        pass
+
+
+def test_an_object_with_an_async_call_is_async_and_is_named_by_its_class():
+    plain, asynchronous = Handler("orders", Object()), Handler("orders", AsyncObject())
+
+    assert (plain.is_async, asynchronous.is_async) == (False, True)
+    assert asynchronous.label == f"{__name__}.AsyncObject"
+
+
+def generate(message: Any) -> Any:
+    yield message
+
+
+async def agenerate(message: Any) -> Any:
+    yield message
+
+
+class GeneratingObject:
+    def __call__(self, message: Any) -> Any:
+        yield message
+
+
+@pytest.mark.parametrize(
+    "function", [generate, agenerate, functools.partial(generate), GeneratingObject()]
+)
+def test_a_generator_function_is_refused(function):
+    with pytest.raises(InvalidArgument, match="has a yield"):
+        consumer("orders")(function)
+    assert handlers.handlers() == []
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ from django_pgqueue.tasks.results import (
     worker_ids,
 )
 from django_pgqueue.types import Receipt
+from django_pgqueue.worker.running import refuse_unfinished
 
 #: Strategy for unknown tasks: during a deployment this process may not have the new code yet.
 _UNKNOWN_TASK = Exponential(first=5, longest=60, max_attempts=10)
@@ -216,6 +217,7 @@ def _start(
 
 def _returned(result: TaskResult[..., Any], value: Any) -> dict[str, Any]:
     """Return the result to archive. Raises TypeError for a return value that is not JSON."""
+    refuse_unfinished(value)
     plain = normalize_json(value)
     set_return_value(result, plain)
     return {"return_value": plain, "worker_id": result.worker_ids[-1]}

@@ -32,7 +32,7 @@ from django_pgqueue.sqlstates import DEADLOCK, SERIALIZATION_FAILURE, sqlstate
 from django_pgqueue.worker.connections import Limit, limited
 from django_pgqueue.worker.context import Context
 from django_pgqueue.worker.endings import Ending, Lost, Release, announce
-from django_pgqueue.worker.running import Result, Running, Stage, guarded
+from django_pgqueue.worker.running import Result, Running, Stage, guarded, refuse_unfinished
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
 
@@ -167,8 +167,10 @@ class Execution:
         try:
             running.stage = Stage.RUNNING
             returned = await self._call(*running.arguments)
+            if returned is not None:
+                refuse_unfinished(returned)
         except BaseException as raised:
-            error = HandlerTimeout() if running.overdue else raised
+            returned, error = None, HandlerTimeout() if running.overdue else raised
         running.stage = Stage.ENDED
         result = Result(returned, error)
         if running.conclude(result):
@@ -280,7 +282,7 @@ class Execution:
             explicit = running.explicit.get(message.id)
             if explicit is not None and running.on_explicit is not None:
                 continue
-            given = answer if isinstance(answer, _EXPLICIT) else None
+            given = None if answer is None else _outcome_in(answer)
             outcome = self._outcome_of(running, message, error, explicit or given)
             is_result = explicit is error is given is None
             if handler.keep_result and is_result and isinstance(outcome, Ack):
@@ -377,6 +379,19 @@ def _refuse_rollback(connection: Any) -> None:
             "handler caught or by set_rollback(True), so its work is undone. Run a statement that "
             "may fail in a transaction.atomic() of its own. To roll back, raise an exception"
         ) from (connection.rollback_exc if connection.needs_rollback else None)
+
+
+def _outcome_in(answer: Any) -> Outcome | BaseException | None:
+    """Return the outcome or exception that a handler returned; None for any other value.
+
+    A class means its instance without arguments, as in ``raise Reject``.
+    """
+    if isinstance(answer, type) and issubclass(answer, _EXPLICIT):
+        try:
+            answer = answer()
+        except Exception as error:  # it needs arguments
+            return error
+    return answer if isinstance(answer, _EXPLICIT) else None
 
 
 def _answers(returned: Any, count: int) -> Sequence[Any]:

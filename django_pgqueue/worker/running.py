@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import inspect
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -14,6 +16,9 @@ from django_pgqueue.acks import Outcome
 from django_pgqueue.errors import HandlerTimeout
 from django_pgqueue.models import Message
 from django_pgqueue.types import Receipt
+
+_GENERATORS = (Generator, AsyncGenerator)
+_CLOSABLE = (Coroutine, Generator)
 
 
 class Stage(Enum):
@@ -131,13 +136,33 @@ def guarded(running: Running, call: Callable[..., Any]) -> tuple[Any, BaseExcept
             if running.clock is not Clock.IN_TIME:
                 raise HandlerTimeout
             returned = call(*running.arguments)
+            if returned is not None:
+                refuse_unfinished(returned)
             error = None
         except BaseException as raised:
-            error = raised
+            returned, error = None, raised
         _disarm(running)
     except HandlerTimeout:
         _disarm(running)
     return returned, error
+
+
+def refuse_unfinished(returned: Any) -> None:
+    """Raise TypeError for a coroutine, another awaitable or a generator: its work has not run."""
+    kind = type(returned).__name__
+    if isinstance(returned, _GENERATORS):
+        advice = "return a value, or a list, and do not use yield"
+    elif inspect.isawaitable(returned):
+        advice = (
+            "write async def for the handler and for each decorator and middleware around it, or "
+            "await the result. In a plain function call it by async_to_sync of asgiref.sync"
+        )
+    else:
+        return
+    if isinstance(returned, _CLOSABLE):
+        with contextlib.suppress(Exception):
+            returned.close()
+    raise TypeError(f"the handler returned a {kind}, whose work has not run: {advice}")
 
 
 def interrupt(running: Running) -> None:

@@ -64,6 +64,11 @@ def give_an_object() -> Any:
 
 
 @task()
+def give_a_coroutine() -> Any:
+    return fail_async.func()
+
+
+@task()
 def give(value: Any) -> Any:
     ran.append(value)
     return value

@@ -95,6 +95,104 @@ def test_a_batch_handler_that_returns_anything_else_fails_with_a_type_error(
     assert all(error.startswith("TypeError") for error in errors())
 
 
+# Return values
+
+
+async def work(message: Message) -> None:
+    pass
+
+
+def decorated(message: Message) -> Any:
+    """An async function, as a plain decorator leaves it."""
+    return work(message)
+
+
+async def forgotten(message: Message) -> Any:
+    return work(message)
+
+
+def generated(message: Message) -> Any:
+    return (each for each in [message])
+
+
+MODES = [{}, {"ack_policy": "TRANSACTIONAL"}, {"locked": True}]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize("handler", [decorated, generated])
+@pytest.mark.filterwarnings("error")
+def test_a_handler_whose_work_has_not_run_is_a_failed_attempt(
+    committed_orders, drain, handler, mode
+):
+    pk = committed_orders.send(1)
+
+    drain(handler, retry=NoRetry(), **mode)
+
+    assert outcomes() == {pk: "FAILED"}
+    assert "whose work has not run" in errors()[0]
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_async_handler_that_returns_a_coroutine_is_a_failed_attempt(committed_orders, drain):
+    committed_orders.send(1)
+
+    drain(forgotten, retry=NoRetry())
+
+    assert "write async def for the handler" in errors()[0]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_batch_handler_whose_work_has_not_run_fails_its_batch(committed_orders, drain):
+    committed_orders.send_batch([1, 2])
+
+    drain(decorated, batch=True, retry=NoRetry())
+
+    assert ["whose work has not run" in error for error in errors()] == [True, True]
+
+
+def test_an_object_with_an_async_call_is_awaited(committed_orders, drain):
+    seen: list[Any] = []
+
+    class Charging:
+        async def __call__(self, body: Charge) -> None:
+            await asyncio.sleep(0)
+            seen.append(body)
+
+    pk = committed_orders.send({"order": 7})
+
+    drain(Charging())
+
+    assert (seen, outcomes()) == ([Charge(7, 1.0)], {pk: "COMPLETED"})
+
+
+class OutOfStock(Exception):
+    def __init__(self, article: str) -> None:
+        super().__init__(article)
+
+
+@pytest.mark.parametrize(
+    ("returned", "ends"),
+    [
+        (Reject, ["FAILED"]),
+        (Discard, []),
+        (Ack, ["COMPLETED"]),
+        (Retry, ["FAILED"]),
+        (Nack, ["FAILED"]),
+        (ValueError, ["FAILED"]),
+        (OutOfStock, ["FAILED"]),
+    ],
+)
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_class_that_a_handler_returns_means_its_instance(
+    committed_orders, drain, returned, ends, batch
+):
+    committed_orders.send(1)
+
+    drain(lambda given: [returned] if batch else returned, retry=NoRetry(), batch=batch)
+
+    assert (list(outcomes().values()), live()) == (ends, [])
+
+
 # Typed bodies
 
 
