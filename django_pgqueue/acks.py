@@ -88,9 +88,11 @@ class Ack:
     """The outcome of success: the message is archived as COMPLETED.
 
     ``result`` is JSON text that is archived too. A consumer with ``keep_result`` sets it.
+    ``failure`` is the error of a handler whose policy is ACK.
     """
 
     result: str | None = field(default=None, repr=False)
+    failure: Failure | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,7 @@ def decide(
     elif explicit is None and policy is AckPolicy.MANUAL:
         outcome = Nack(None, "the handler returned without ack(), nack() or reject()")
     elif explicit is None:
-        return _ACK
+        return _ACK if error is None else Ack(failure=Failure.of(error, attempt))
     if isinstance(outcome, Reject):
         outcome.failure = Failure.of(outcome.__cause__ or outcome, attempt)
     if not isinstance(outcome, Nack):

@@ -15,6 +15,11 @@ messages_sent           messages were written, in the sender's      ids
 messages_fetched        a consumer leased messages                  count, seconds
 message_started         a handler is about to run                   message
 message_finished        a handler returned or raised                message, seconds, error
+error_ignored           an error did not change the message's       message, error, why
+                        outcome; why is "policy" (ACK and
+                        ACK_FIRST), "settled" (by the handler,
+                        before) or "committed" (a hook of
+                        on_commit raised)
 messages_completed      acks were written                           messages
 messages_retried        messages wait for another attempt           messages, outcomes
 messages_failed         messages were rejected, or have no          messages, outcomes
@@ -66,6 +71,7 @@ __all__ = [
     "consumer_stopped",
     "consumer_stopping",
     "database_failed",
+    "error_ignored",
     "leases_extended",
     "leases_lost",
     "leases_rescued",
@@ -97,6 +103,7 @@ messages_sent: Signal = Signal()
 messages_fetched: Signal = Signal()
 message_started: Signal = Signal()
 message_finished: Signal = Signal()
+error_ignored: Signal = Signal()
 messages_completed: Signal = Signal()
 messages_retried: Signal = Signal()
 messages_failed: Signal = Signal()

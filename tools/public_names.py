@@ -112,6 +112,7 @@ PUBLIC: dict[str, list[str]] = {
         "consumer_stopped",
         "consumer_stopping",
         "database_failed",
+        "error_ignored",
         "leases_extended",
         "leases_lost",
         "leases_rescued",

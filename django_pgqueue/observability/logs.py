@@ -14,6 +14,7 @@ from logging import DEBUG, ERROR, INFO, WARNING
 from typing import Any
 
 from django_pgqueue import signals
+from django_pgqueue.acks import describe
 
 __all__ = ["Formatter", "configure_if_unset", "connect"]
 
@@ -69,6 +70,28 @@ def messages_failed(sender: str, messages: list[Any], outcomes: list[Any], **kwa
     for message, outcome in zip(messages, outcomes, strict=True):
         fields = {"deliveries": message.read_ct, "error": outcome.reason}
         _log(ERROR, sender, text, message, outcome.__cause__, **fields)
+
+
+#: The log lines of ``error_ignored``, by its reason.
+_IGNORED = {
+    "policy": (
+        "%(message)s failed in attempt %(attempt)s, and is not tried again, as its ack_policy "
+        "says: %(error)s"
+    ),
+    "settled": (
+        "%(message)s was settled by its handler, which then failed in attempt %(attempt)s: "
+        "%(error)s"
+    ),
+    "committed": (
+        "%(message)s is done, and its transaction committed. Then a hook of on_commit failed; "
+        "hooks after it did not run: %(error)s"
+    ),
+}
+
+
+def error_ignored(sender: str, message: Any, error: Any, why: str, **kwargs: Any) -> None:
+    fields = {"attempt": message.attempts + 1, "error": describe(error)}
+    _log(ERROR, sender, _IGNORED[why], message, error, **fields)
 
 
 def messages_discarded(sender: str, messages: list[Any], **kwargs: Any) -> None:

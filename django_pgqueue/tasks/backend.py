@@ -11,6 +11,7 @@ from django.core.checks import CheckMessage, Error
 from django.db import DEFAULT_DB_ALIAS, ProgrammingError
 from django.utils import timezone
 
+from django_pgqueue.acks import AckPolicy
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Queue, queue
@@ -28,6 +29,7 @@ from django_pgqueue.tasks.results import body_of, load, new_result
 from django_pgqueue.types import was_skipped
 
 _OWN_OPTIONS = ("async_queues", "consume", "database")
+_POLICIES = (AckPolicy.NACK_ON_ERROR, AckPolicy.REJECT_ON_ERROR, AckPolicy.TRANSACTIONAL)
 #: Options of ``@consumer`` that a backend's OPTIONS cannot set.
 _DECIDED = ("batch", "batch_size", "call", "function", "keep_result", "queue", "using")
 
@@ -45,7 +47,8 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
             }
         }
 
-    ``OPTIONS`` are those of ``@consumer``, except for ``batch`` and ``keep_result``, and:
+    ``OPTIONS`` are those of ``@consumer``, except for ``batch`` and ``keep_result``; ``ack_policy``
+    is NACK_ON_ERROR (the default), REJECT_ON_ERROR or TRANSACTIONAL. And:
 
     ``database``
         the alias of the queues' database (default: the one that the routers choose)
@@ -169,7 +172,9 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
             hint = f"Its options: {', '.join(sorted({*known, *_OWN_OPTIONS}))}."
             return [Error(text, hint=hint, id="django_pgqueue.E006")]
         try:
-            Handler("tasks", lambda message: None, keep_result=True, **self.handler_options)
+            refuse_policy(
+                Handler("tasks", lambda message: None, keep_result=True, **self.handler_options)
+            )
         except InvalidArgument as error:
             return [Error(f"{setting} is invalid: {error}", id="django_pgqueue.E007")]
         return []
@@ -181,6 +186,16 @@ class ImmediateBackend(Options, framework.ImmediateBackend):  # type: ignore[mis
 
 class DummyBackend(Options, framework.DummyBackend):  # type: ignore[misc]
     """Django's DummyBackend: tasks are kept in ``results`` and never run."""
+
+
+def refuse_policy(handler: Handler) -> None:
+    """Raise InvalidArgument for an ack policy under which a task's status would not be true."""
+    if handler.ack_policy not in _POLICIES:
+        allowed = ", ".join(policy.name for policy in _POLICIES)
+        raise InvalidArgument(
+            f"ack_policy {handler.ack_policy.name} is not for tasks: a task succeeds when its "
+            f"function returns, and fails when it raises. Choose one of {allowed}"
+        )
 
 
 def _plain(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

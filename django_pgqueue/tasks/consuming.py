@@ -20,7 +20,7 @@ from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Attempt, Message, Queue
 from django_pgqueue.retries import Exponential, NoRetry, RetryStrategy
-from django_pgqueue.tasks.backend import PgQueueBackend
+from django_pgqueue.tasks.backend import PgQueueBackend, refuse_policy
 from django_pgqueue.tasks.framework import (
     Task,
     TaskContext,
@@ -59,6 +59,10 @@ class TaskHandler(Handler):
     """The handler of one queue of a task backend. A task's own options take precedence."""
 
     backend: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_policy(self)
 
     @property
     def label(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from django.db import models
 
 from django_pgqueue import signals
-from django_pgqueue.acks import Ack, Discard, Nack, Outcome, Reject
+from django_pgqueue.acks import Ack, Discard, Failure, Nack, Outcome, Reject
 from django_pgqueue.ddl.times import as_microseconds
 from django_pgqueue.models import ArchivedMessage, Message
 from django_pgqueue.types import Receipt, State
@@ -39,8 +39,15 @@ class Release:
     """No handler ran: the message is due again at once, and the delivery is not counted."""
 
 
+@dataclass(frozen=True)
+class Late:
+    """The error of a handler whose message is settled already. It is stored as an attempt."""
+
+    failure: Failure
+
+
 #: How a message ends in this process: with an outcome, or without one.
-Ending = Outcome | Lost | Cancelled | Release
+Ending = Outcome | Lost | Cancelled | Release | Late
 
 
 def announce(subscription: Subscription, outcomes: Sequence[tuple[Message, Ending]]) -> None:

@@ -31,7 +31,7 @@ from django_pgqueue.models.bound import bound_to
 from django_pgqueue.sqlstates import DEADLOCK, SERIALIZATION_FAILURE, sqlstate
 from django_pgqueue.worker.connections import Limit, limited
 from django_pgqueue.worker.context import Context
-from django_pgqueue.worker.endings import Ending, Lost, Release, announce
+from django_pgqueue.worker.endings import Ending, Late, Lost, Release, announce
 from django_pgqueue.worker.running import Result, Running, Stage, guarded, refuse_unfinished
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
@@ -280,10 +280,13 @@ class Execution:
         outcomes = []
         for message, answer in zip(running.messages, answers, strict=False):
             explicit = running.explicit.get(message.id)
-            if explicit is not None and running.on_explicit is not None:
-                continue
             given = None if answer is None else _outcome_in(answer)
+            if explicit is not None and running.on_explicit is not None:
+                self._ignore(running, message, error or given, "settled")
+                continue
             outcome = self._outcome_of(running, message, error, explicit or given)
+            if outcome is None or (isinstance(outcome, Ack) and outcome.failure is not None):
+                self._ignore(running, message, error or given, "policy", outcome)
             is_result = explicit is error is given is None
             if handler.keep_result and is_result and isinstance(outcome, Ack):
                 try:
@@ -293,6 +296,24 @@ class Execution:
             if outcome is not None:
                 outcomes.append((message, outcome))
         return outcomes
+
+    def _ignore(
+        self,
+        running: Running,
+        message: Message,
+        error: Outcome | BaseException | None,
+        why: str,
+        outcome: Outcome | None = None,
+    ) -> None:
+        """Announce an error that does not change the outcome, and store it unless ``outcome`` does."""
+        if not isinstance(error, BaseException) or running.cancelled:
+            return
+        if outcome is None:
+            late = Late(Failure.of(error, message.attempts + 1))
+            self._settler.put(self._subscription, message, late)
+        signals.error_ignored.send_robust(
+            self._subscription.name, message=message, error=error, why=why
+        )
 
     def _outcome_of(
         self,

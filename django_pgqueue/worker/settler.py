@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +13,12 @@ from django.db import DataError, IntegrityError
 
 from django_pgqueue import signals
 from django_pgqueue.acks import Nack
+from django_pgqueue.engine.settle.outcomes import note
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models import Message
 from django_pgqueue.models.bound import bound_to
 from django_pgqueue.types import Receipt, Settled
-from django_pgqueue.worker.endings import Ending, Lost, Release, announce, why_gone
+from django_pgqueue.worker.endings import Ending, Late, Lost, Release, announce, why_gone
 from django_pgqueue.worker.loop import Loop
 from django_pgqueue.worker.subscription import Subscription
 
@@ -101,6 +103,9 @@ class Settler(Loop):
     def _write(self, subscription: Subscription, settlements: list[Settlement], ran: bool) -> None:
         """Write settlements of one kind, and announce them."""
         outcomes = [(each.message, each.outcome) for each in settlements]
+        if isinstance(settlements[0].outcome, Late):
+            self._note(subscription, outcomes)
+            return
         try:
             settled = self._settle(subscription, outcomes, ran)
         except QueueNotFound:
@@ -124,6 +129,15 @@ class Settler(Loop):
             why = why_gone(subscription, [m for m, _ in outcomes if m.receipt in gone])
             outcomes = [(m, why.get(m.receipt, outcome)) for m, outcome in outcomes]
         announce(subscription, outcomes)
+
+    @staticmethod
+    def _note(subscription: Subscription, late: Sequence[tuple[Message, Ending]]) -> None:
+        """Store the errors of handlers whose messages are settled. Nothing waits for them."""
+        failures = {m.id: ending.failure for m, ending in late if isinstance(ending, Late)}
+        with suppress(QueueNotFound, DataError, IntegrityError):
+            opened = subscription.queue.opened
+            with opened.transaction():
+                note(opened, failures, subscription.process_id)
 
     @staticmethod
     def _settle(

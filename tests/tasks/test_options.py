@@ -242,6 +242,9 @@ def test_another_mistake_in_a_tasks_module_stays(backend, monkeypatch):
     [
         ({"retries": 3}, "E006", "retries", "retry"),
         ({"max_workers": 0}, "E007", "max_workers must be a whole number", ""),
+        ({"ack_policy": "ACK"}, "E007", "ack_policy ACK is not for tasks", ""),
+        ({"ack_policy": "MANUAL"}, "E007", "ack_policy MANUAL is not for tasks", ""),
+        ({"ack_policy": "ACK_FIRST"}, "E007", "ACK_FIRST", ""),
     ],
 )
 def test_the_check_finds_bad_options(db, configure, options, check_id, says, hint):

@@ -121,6 +121,7 @@ def test_a_task_that_raises_fails(committed_backend, work, each, error, text):
         (sample.fail_in_two, [], ValueError, "ValueError(ValueError"),
         # Its return value is not JSON.
         (sample.give_an_object, [], TypeError, "Unsupported type"),
+        (sample.give_a_coroutine, [], TypeError, "whose work has not run"),
         # The tuple arrives as a list, which cannot be a key.
         (sample.double_keys, [(1, 2, 3)], TypeError, "unhashable type: 'list'"),
     ],

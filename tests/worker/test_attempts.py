@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+import pytest
 from django.db import connection
 
 from django_pgqueue import queue
@@ -45,6 +46,53 @@ def test_every_attempt_is_kept_with_its_process(committed_orders, drain):
     assert None not in processes
     assert all(a.traceback.rstrip().endswith("CardRefused: card of order 7") for a in kept)
     assert all("refuse(message)" in a.traceback for a in kept)
+
+
+async def arefuse(message: Message) -> None:
+    refuse(message)
+
+
+def ack_and_refuse(message: Message) -> None:
+    message.ack()
+    refuse(message)
+
+
+def return_the_error(message: Message) -> CardRefused:
+    return CardRefused(f"card of order {message.body}")
+
+
+@pytest.mark.parametrize("group", [None, "customer 12"])
+@pytest.mark.parametrize(
+    ("handler", "options", "line"),
+    [
+        (refuse, {"ack_policy": "ACK"}, "failed in attempt 1, and is not tried again"),
+        (arefuse, {"ack_policy": "ACK"}, "failed in attempt 1, and is not tried again"),
+        (return_the_error, {"ack_policy": "ACK"}, "failed in attempt 1, and is not tried again"),
+        (refuse, {"ack_policy": "ACK", "locked": True}, "failed in attempt 1, and is not tried"),
+        (refuse, {"ack_policy": "ACK_FIRST"}, "failed in attempt 1, and is not tried again"),
+        (arefuse, {"ack_policy": "ACK_FIRST"}, "failed in attempt 1, and is not tried again"),
+        (return_the_error, {"ack_policy": "ACK_FIRST"}, "failed in attempt 1, and is not tried"),
+        (ack_and_refuse, {}, "was settled by its handler, which then failed in attempt 1"),
+        (ack_and_refuse, {"ack_policy": "MANUAL"}, "was settled by its handler, which then"),
+    ],
+)
+def test_an_error_that_changes_no_outcome_is_logged_and_kept(
+    committed_orders, drain, caplog, handler, options, line, group
+):
+    pk = committed_orders.send(7, group=group)
+
+    run = drain(handler, **options)
+
+    path = f"{CardRefused.__module__}.CardRefused"
+    assert attempts(pk) == [(1, path, "card of order 7")]
+    done = ArchivedMessage.objects.get(pk=pk)
+    assert (done.state, done.attempts) == ("COMPLETED", 1)
+    assert (run.subscription.counts.completed, run.subscription.counts.settled) == (1, 1)
+    [record] = [each for each in caplog.records if each.levelname == "ERROR"]
+    text = record.getMessage()
+    assert f"message {pk} {line}" in text
+    assert text.endswith("CardRefused: card of order 7")
+    assert isinstance(record.exc_info[1], CardRefused)
 
 
 def test_a_message_that_succeeds_keeps_its_earlier_attempts(committed_orders, drain):

@@ -215,8 +215,11 @@ def settle(
     nacks = {r: outcome for r, outcome in outcomes.items() if isinstance(outcome, Nack)}
     rejects = {r: outcome for r, outcome in outcomes.items() if isinstance(outcome, Reject)}
     discarded = [r for r, outcome in outcomes.items() if isinstance(outcome, Discard)]
+    results = {r: ack.result for r, ack in done.items() if ack.result}
     parts = [
-        _complete(queue, list(done), {r: a.result for r, a in done.items() if a.result}, ran),
+        _noting(
+            queue, _failures(done), process_id, lambda: _complete(queue, list(done), results, ran)
+        ),
         retry(
             queue,
             {r: nack.delay or 0.0 for r, nack in nacks.items()},
@@ -268,30 +271,38 @@ def _noting(
                 f"failures: {failure!r} is not a Failure: pass Failure.of(error, attempt)"
             )
     holder = arguments.process(process_id)
-    kept = queue.runner.settings.ATTEMPTS_KEPT
-    if not found or kept < 1:
+    if not found or queue.runner.settings.ATTEMPTS_KEPT < 1:
         return act()
-    length = queue.runner.settings.TRACEBACK_LENGTH
     with queue.runner.transaction():
         settled = act()
         lost = set(settled.lost)
-        noted = {r.id: failure for r, failure in found.items() if r not in lost}
-        if noted:
-            params = {
-                "ids": list(noted),
-                "attempts": [failure.attempt for failure in noted.values()],
-                "error_classes": [failure.error_class for failure in noted.values()],
-                "messages": [_mask(queue, each.message)[:length] for each in noted.values()],
-                # Only the end is kept: it has the exception and the line that raised it.
-                "tracebacks": [_mask(queue, each.traceback)[-length:] for each in noted.values()],
-                "process_id": holder,
-            }
-            queue.run("settle/note_attempts", params)
-            queue.run("settle/trim_attempts", {"ids": list(noted), "kept": kept})
+        note(queue, {r.id: failure for r, failure in found.items() if r not in lost}, holder)
     return settled
 
 
-def _failures(outcomes: Mapping[Receipt, Nack | Reject]) -> dict[Receipt, Failure]:
+def note(queue: OpenQueue, failures: Mapping[int, Failure], process_id: int | None) -> None:
+    """Store the failures, by message id, in the caller's transaction.
+
+    Keeps only the latest attempts of each message.
+    """
+    kept = queue.runner.settings.ATTEMPTS_KEPT
+    if not failures or kept < 1:
+        return
+    length = queue.runner.settings.TRACEBACK_LENGTH
+    params = {
+        "ids": list(failures),
+        "attempts": [failure.attempt for failure in failures.values()],
+        "error_classes": [failure.error_class for failure in failures.values()],
+        "messages": [_mask(queue, each.message)[:length] for each in failures.values()],
+        # Only the end is kept: it has the exception and the line that raised it.
+        "tracebacks": [_mask(queue, each.traceback)[-length:] for each in failures.values()],
+        "process_id": process_id,
+    }
+    queue.run("settle/note_attempts", params)
+    queue.run("settle/trim_attempts", {"ids": list(failures), "kept": kept})
+
+
+def _failures(outcomes: Mapping[Receipt, Ack | Nack | Reject]) -> dict[Receipt, Failure]:
     return {r: o.failure for r, o in outcomes.items() if o.failure is not None}
 
 
