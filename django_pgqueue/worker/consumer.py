@@ -43,7 +43,7 @@ class Consumer:
         Consumer(handlers(["orders"]), Options(drain=True)).run()
 
     Raises QueueNotFound when a handler's queue does not exist, and InvalidArgument when two
-    handlers have the same queue.
+    handlers have the same queue, or one cannot keep its queue's limits.
     """
 
     def __init__(self, handlers: Sequence[Handler], options: Options) -> None:

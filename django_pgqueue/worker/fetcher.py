@@ -11,7 +11,7 @@ from django.db import Error, connections
 
 from django_pgqueue import signals
 from django_pgqueue.acks import AckPolicy
-from django_pgqueue.errors import QueueNotFound
+from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.models import Message
 from django_pgqueue.models.bound import bound_to
 from django_pgqueue.worker.buffer import FetchPlan
@@ -74,7 +74,7 @@ class Fetcher(Loop):
                 try:
                     self._fetch(subscription)
                     plan.failures = 0
-                except QueueNotFound as error:
+                except (QueueNotFound, InvalidArgument) as error:
                     self._put_off(plan, error, _WAIT_FOR_QUEUE)
                 except Error as error:
                     # Keep going: other subscriptions may be on another database that works.

@@ -11,10 +11,12 @@ from typing import Any
 from django.db import DatabaseError
 
 from django_pgqueue import signals
+from django_pgqueue.acks import AckPolicy
 from django_pgqueue.engine.read import grouped, reading
 from django_pgqueue.engine.rows import Deliveries
+from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.handlers import Handler
-from django_pgqueue.models import Message, Queue
+from django_pgqueue.models import GroupSetting, Message, Queue
 from django_pgqueue.models.bound import bound_to
 from django_pgqueue.models.queue import reopened
 from django_pgqueue.types import Receipt
@@ -57,13 +59,34 @@ class Subscription:
         self.buffer: Buffer = buffer(capacity, target, self.workers, plan)
         self.running: dict[int, Running] = {}
         self.counts = Counts()
+        self._settles_first = handler.ack_policy is AckPolicy.ACK_FIRST
+        if self._settles_first:
+            self._refuse_limits()
 
     def refresh(self) -> Queue:
-        """Look the queue up again: its settings may have changed. Raises QueueNotFound."""
+        """Look the queue up again: its settings may have changed.
+
+        Raises QueueNotFound, and InvalidArgument for a limit that the handler cannot keep.
+        """
         self.queue = Queue.objects.resolve(self.name, self.queue.alias)
         self.max_deliveries = self.handler.max_deliveries or self.queue.max_deliveries
         self.is_limited = self.queue.opened.is_limited
+        if self._settles_first:
+            self._refuse_limits()
         return self.queue
+
+    def _refuse_limits(self) -> None:
+        """Release all buffered messages and raise InvalidArgument if the queue has a limit."""
+        queue = self.queue
+        own = GroupSetting.objects.using(queue.alias).filter(queue=queue, limit__isnull=False)
+        if queue.limit or queue.group_limit or (queue.has_slots and own.exists()):
+            self.release(self.buffer.take_all())
+            raise InvalidArgument(
+                f"queue {self.name!r} or one of its groups has a limit, and {self.handler.label} "
+                f"has ack_policy ACK_FIRST, which cannot keep it: a message leaves the queue, and "
+                f"its slot, before its handler starts. Choose another ack_policy, or remove limit "
+                f"and group_limit. A rate holds"
+            )
 
     @property
     def idle(self) -> int:
