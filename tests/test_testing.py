@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from django.apps import apps
@@ -17,9 +19,10 @@ from django.test import TestCase, TransactionTestCase
 from django_pgqueue import consumer, queue
 from django_pgqueue.acks import Discard, Nack, Reject, Retry
 from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.handlers import Handler
 from django_pgqueue.models import ArchivedMessage, Message, Queue
 from django_pgqueue.retries import Constant, NoRetry
-from django_pgqueue.testing import drain, eager, factories, make_queues, make_tables
+from django_pgqueue.testing import drain, draining, eager, factories, make_queues, make_tables
 from tests.app.models import Order
 from tests.tasks.framework import needs_tasks
 
@@ -70,6 +73,28 @@ class InATransactionTestCase(TransactionTestCase):
 
         assert len(drain("orders", fail_once, policies=True)) == 2
         assert queue("orders").metrics().archived == 1
+
+    def test_an_error_of_a_hook_reaches_the_test_and_the_message_is_done(self):
+        for number, mode in enumerate(({"locked": True}, {"ack_policy": "TRANSACTIONAL"}), 1):
+
+            def hook() -> None:
+                raise OSError("no mail server")
+
+            def place_and_mail(message: Message) -> None:
+                Order.objects.create(number="kept")
+                transaction.on_commit(hook)
+
+            handler = Handler("orders", place_and_mail, **mode)
+            for policies in (False, True):
+                queue("orders").send(1)
+                with (
+                    patch.object(draining, "_handler", lambda *given, handler=handler: handler),
+                    nullcontext() if policies else self.assertRaisesRegex(OSError, "no mail"),
+                ):
+                    drain("orders", policies=policies)
+
+            assert Order.objects.count() == 2 * number
+            assert queue("orders").metrics().archived == 2 * number
 
     def setUp(self) -> None:
         Message.objects.create_queue("orders")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,9 +15,11 @@ from django_pgqueue import signals
 from django_pgqueue.acks import Discard, Reject, Retry
 from django_pgqueue.handlers import Handler, autodiscover, handler_of, handlers
 from django_pgqueue.models import LiveMessage, Message, Queue
+from django_pgqueue.models.bound import bound_to
 from django_pgqueue.types import State
 from django_pgqueue.worker.connections import limited
-from django_pgqueue.worker.execution import Execution
+from django_pgqueue.worker.endings import announce
+from django_pgqueue.worker.execution import Execution, committing
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.running import Result, Running
 from django_pgqueue.worker.settler import Settler
@@ -128,10 +130,7 @@ class _Run(Execution):
     def handle(self, messages: list[Message]) -> None:
         """Run the handler and settle the messages. Without policies, raises the handler's error."""
         if self._handler.locked:
-            with limited() as limit:
-                outcomes = self.run_locked(messages[0], None, limit)
-            for message, outcome in outcomes if self._raised is None else ():
-                self._settler.put(self._subscription, message, outcome)
+            self._handle_locked(messages[0])
         elif self._handler.is_async:
             async_to_sync(self.arun)(messages)
         else:
@@ -139,6 +138,23 @@ class _Run(Execution):
         self._settler.flush()
         if self._raised is not None:
             raise self._raised
+
+    def _handle_locked(self, message: Message) -> None:
+        """Run a handler and settle its message in one transaction, as a LockedWorker does."""
+        queue = self._subscription.queue
+        with limited() as limit, committing(queue.alias) as commit:
+            outcomes = self.run_locked(message, None, limit)
+            if self._raised is None:
+                bound_to(queue).settle({m.receipt: o for m, o in outcomes})
+        if self._raised is None:
+            announce(self._subscription, outcomes)
+        if commit.hook_error is not None:
+            self.hook_failed([message], commit.hook_error)
+
+    def hook_failed(self, messages: Sequence[Message], error: BaseException) -> None:
+        super().hook_failed(messages, error)
+        if not self._policies:
+            self._raised = error
 
     def _conclude(self, running: Running, result: Result) -> None:
         error = result.error

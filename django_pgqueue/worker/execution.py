@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -81,11 +83,10 @@ class Execution:
         block; it is suspended while the handler runs.
         """
         running = self._start([message], thread)
-        returned, error = self._run_in_transaction(running, limit)
-        result = Result(returned, error, settled=True)
+        result = replace(self._run_in_transaction(running, limit), settled=True)
         if running.conclude(result):
             self._conclude(running, result)
-        return self._outcomes_of(running, error, returned)
+        return self._outcomes_of(running, result.error, result.returned)
 
     def _run_and_settle(self, running: Running) -> Result:
         """Run the handler and write its outcomes in one transaction.
@@ -116,26 +117,25 @@ class Execution:
                 raise LeaseLost(settled.lost[0])
 
         with limited() as limit:
-            returned, error = self._run_in_transaction(running, limit, settle)
-        if error is None:
+            result = self._run_in_transaction(running, limit, settle)
+        if result.error is None:
             for message, outcome in outcomes:
                 self._settler.keep_order(self._subscription, message, outcome)
             announce(self._subscription, outcomes)
         ran = running.stage is not Stage.CREATED
-        return Result(returned, error, ran=ran, settled=error is None, lost=lost)
+        return replace(result, ran=ran, settled=result.error is None, lost=lost)
 
     def _run_in_transaction(
         self, running: Running, limit: Limit, then: Callable[[Any], None] = lambda returned: None
-    ) -> tuple[Any, BaseException | None]:
+    ) -> Result:
         """Run a handler in a transaction or savepoint, then call ``then`` with its return value.
 
-        Returns the handler's return value and None, or None and the error that caused the rollback.
-        The timeout covers the handler alone: after an interrupt during the commit, or during the
+        The result has the return value, or the error that caused the rollback. The timeout covers the handler alone: after an interrupt during the commit, or during the
         release of the savepoint, it would be unknown whether the handler's work was kept.
         """
         connection = connections[self._subscription.queue.alias]
         try:
-            with transaction.atomic(using=connection.alias):
+            with committing(connection.alias) as commit:
                 blocks, savepoints = len(connection.atomic_blocks), len(connection.savepoint_ids)
                 connection.rollback_exc = None  # it may be an earlier handler's
                 with limit.suspended():
@@ -148,8 +148,8 @@ class Execution:
                 then(returned)
         except BaseException as raised:
             running.explicit.clear()  # calls like message.ack() were rolled back, too
-            return None, raised
-        return returned, None
+            return Result(error=raised)
+        return Result(returned, hook_error=commit.hook_error)
 
     async def arun(self, messages: list[Message]) -> Running | None:
         """Run an async handler in the current task, and pass its outcomes to the settler."""
@@ -248,6 +248,8 @@ class Execution:
             signals.message_finished.send_robust(
                 self._subscription.name, message=message, seconds=seconds, error=result.error
             )
+        if result.hook_error is not None:
+            self.hook_failed(running.messages, result.hook_error)
         if not result.ran:
             # No connection: neither a delivery nor an attempt is counted.
             signals.database_failed.send_robust(
@@ -267,6 +269,13 @@ class Execution:
                 outcomes = self._outcomes_of(running, bad_return, None)
             for message, outcome in outcomes:
                 self._settler.put(self._subscription, message, outcome)
+
+    def hook_failed(self, messages: Sequence[Message], error: BaseException) -> None:
+        """Announce an error of an on_commit hook. The messages are settled already."""
+        for message in messages:
+            signals.error_ignored.send_robust(
+                self._subscription.name, message=message, error=error, why="committed"
+            )
 
     def _outcomes_of(
         self, running: Running, error: BaseException | None, returned: Any
@@ -380,6 +389,33 @@ class Execution:
         if self._policy is AckPolicy.TRANSACTIONAL:
             running.explicit.clear()  # the handler's transaction never commits
         self._conclude(running, Result(error=HandlerTimeout()))
+
+
+@dataclass
+class Commit:
+    """How a transaction ended. ``hook_error``: what a hook of on_commit raised, if any."""
+
+    hook_error: BaseException | None = None
+
+
+@contextmanager
+def committing(using: str) -> Iterator[Commit]:
+    """Run the block in a transaction or savepoint. An error after the commit is not raised.
+
+    Django runs the hooks of on_commit at the end of the transaction, and raises their errors as if
+    the transaction had failed.
+    """
+    connection, commit, committed = connections[using], Commit(), []
+    alone = not connection.in_atomic_block
+    try:
+        with transaction.atomic(using=using):
+            if alone:
+                connection.on_commit(lambda: committed.append(True))
+            yield commit
+    except BaseException as error:
+        if not committed:
+            raise
+        commit.hook_error = error
 
 
 def _is_conflict(error: BaseException | None) -> bool:

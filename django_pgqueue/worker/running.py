@@ -51,6 +51,8 @@ class Result:
     settled: bool = False
     #: Receipts of lost leases, because of which the transaction was rolled back.
     lost: Sequence[Receipt | int] = ()
+    #: What a hook of on_commit raised after the handler's transaction had committed.
+    hook_error: BaseException | None = None
 
 
 @dataclass(eq=False)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.db import close_old_connections, connections, transaction
+from django.db import close_old_connections, connections
 
 from django_pgqueue.acks import Outcome
 from django_pgqueue.engine.groups.heads import give_heads
@@ -19,7 +19,7 @@ from django_pgqueue.models.bound import bound_to
 from django_pgqueue.worker.buffer import AsyncBuffer
 from django_pgqueue.worker.connections import close_old, limited, return_pooled, uses_pools
 from django_pgqueue.worker.endings import announce
-from django_pgqueue.worker.execution import Execution
+from django_pgqueue.worker.execution import Execution, committing
 from django_pgqueue.worker.loop import NOW, Loop, after_failures, longer
 from django_pgqueue.worker.running import Running
 from django_pgqueue.worker.subscription import Subscription
@@ -89,7 +89,8 @@ class Worker(threading.Thread):
             # The interrupt may have hit the middle of a query.
             connections.close_all()
         now = time.monotonic()
-        ended_well = running is not None and running.result.error is None
+        result = None if running is None else running.result
+        ended_well = result is not None and result.error is None and result.hook_error is None
         if not ended_well or now - self._housekept > _HOUSEKEEPING:
             self._housekept = now
             close_old()
@@ -151,7 +152,7 @@ class LockedWorker(Loop):
         try:
             with limited():
                 give_heads(queue.opened)
-            with limited() as limit, transaction.atomic(using=queue.alias):
+            with limited() as limit, committing(queue.alias) as commit:
                 for message in subscription.lease(1):
                     message.lease_until = float("inf")
                     found = self._execution.run_locked(message, threading.get_ident(), limit)
@@ -164,6 +165,8 @@ class LockedWorker(Loop):
                 subscription.counts.add(fetched=-1)
         if outcomes is not None:
             announce(subscription, outcomes)
+            if commit.hook_error is not None:
+                self._execution.hook_failed([m for m, _ in outcomes], commit.hook_error)
         return outcomes is not None
 
     def _next_due(self) -> float:

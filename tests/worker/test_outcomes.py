@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from types import SimpleNamespace
@@ -458,6 +459,49 @@ def test_transactional_rolls_back_an_outcome_set_before_an_error(committed_order
     drain(say_and_fail, ack_policy="TRANSACTIONAL", retry=NoRetry())
 
     assert errors() == ["ValueError: after all"]
+
+
+# Hooks of on_commit
+
+
+def fail_in_a_hook(message: Message) -> None:
+    Order.objects.create(number=str(message.id))
+
+    def hook() -> None:
+        raise ValueError("no mail server")
+
+    transaction.on_commit(hook)
+
+
+@pytest.mark.parametrize("mode", [{"locked": True}, {"ack_policy": "TRANSACTIONAL"}], ids=str)
+def test_a_hook_that_raises_after_the_commit_is_logged_as_what_it_is(
+    committed_orders, drain, caplog, mode
+):
+    pk = committed_orders.send(1)
+
+    run = drain(fail_in_a_hook, **mode)
+
+    assert list(Order.objects.values_list("number", flat=True)) == [str(pk)]
+    assert outcomes() == {pk: "COMPLETED"}
+    assert (run.subscription.counts.retried, run.subscription.counts.completed) == (0, 1)
+    [record] = [each for each in caplog.records if each.levelno >= logging.WARNING]
+    line = f"message {pk} is done, and its transaction committed. Then a hook of on_commit failed"
+    assert line in record.getMessage()
+    assert record.getMessage().endswith("ValueError: no mail server")
+
+
+def test_a_hook_that_raises_a_conflict_does_not_run_the_handler_again(committed_orders, drain):
+    ran: list[int] = []
+
+    def work(message: Message) -> None:
+        ran.append(message.id)
+        transaction.on_commit(lambda: run_sql("DO $$ BEGIN RAISE SQLSTATE '40001'; END $$"))
+
+    pk = committed_orders.send(1)
+
+    drain(work, ack_policy="TRANSACTIONAL")
+
+    assert (ran, outcomes()) == ([pk], {pk: "COMPLETED"})
 
 
 # Work that a handler's own transaction has rolled back
