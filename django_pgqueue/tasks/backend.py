@@ -22,10 +22,11 @@ from django_pgqueue.tasks.framework import (
     BaseTaskBackend,
     Task,
     TaskResult,
+    TaskResultDoesNotExist,
     normalize_json,
     task_enqueued,
 )
-from django_pgqueue.tasks.results import body_of, load, new_result
+from django_pgqueue.tasks.results import body_of, gone_result, load, new_result
 from django_pgqueue.types import was_skipped
 
 _OWN_OPTIONS = ("async_queues", "consume", "database")
@@ -110,7 +111,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
                 **_options(task),
             )
         if was_skipped(sent):
-            result = self.get_result(str(sent))  # of the earlier run that holds the key
+            result = self._holder(task, str(sent), args, kwargs)
         else:
             result = new_result(task, str(sent), args, kwargs, enqueued_at=timezone.now())
         task_enqueued.send(type(self), task_result=result)
@@ -151,6 +152,15 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         if the task's function no longer exists.
         """
         return load(result_id, backend=self.alias, using=self.database, queues=self.queues)
+
+    def _holder(
+        self, task: Task[..., Any], result_id: str, args: list[Any], kwargs: dict[str, Any]
+    ) -> TaskResult[..., Any]:
+        """Return the result of the earlier run that holds the key, although it may be gone."""
+        try:
+            return self.get_result(result_id)
+        except TaskResultDoesNotExist:
+            return gone_result(task, result_id, args, kwargs)
 
     @contextmanager
     def _naming_command(self, name: str) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import inspect
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -71,7 +72,8 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
     ``until``, ``on_conflict``, ``max_wait``
         how long a task holds the key, and the effect of enqueueing a second task: as for ``send``
 
-    ``group`` and ``unique`` are templates: ``{name}`` stands for an argument of the task.
+    ``group`` and ``unique`` are templates: ``{name}`` stands for an argument of the task, as text
+    or as its JSON. A unique key belongs to its task: no other task can hold it.
     """
 
     retry: RetryStrategy | None = None
@@ -123,14 +125,19 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
         return list(enqueue_many(self, calls))
 
     def key(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-        """Return the option ``group`` or ``unique`` with these arguments filled in."""
-        template: str | None = getattr(self, name)
-        if template is None or not _names(template):
-            return template
-        first = (None,) if self.takes_context else ()
-        bound = inspect.signature(self.func).bind(*first, *args, **kwargs)
-        bound.apply_defaults()
-        return template.format_map(bound.arguments)
+        """Return the option ``group`` or ``unique`` with these arguments filled in.
+
+        ``unique`` has the task's path in front.
+        """
+        text: str | None = getattr(self, name)
+        if text is None:
+            return None
+        if _names(text):
+            first = (None,) if self.takes_context else ()
+            bound = inspect.signature(self.func).bind(*first, *args, **kwargs)
+            bound.apply_defaults()
+            text = text.format_map({key: _keyed(each) for key, each in bound.arguments.items()})
+        return f"{self.module_path}:{text}" if name == "unique" else text
 
 
 @overload
@@ -264,6 +271,29 @@ def call_of(call: Any) -> tuple[list[Any], dict[str, Any]]:
     raise InvalidTask(
         f"enqueue_many takes a list or a dict of arguments for each run, not {call!r}"
     )
+
+
+def _keyed(value: Any) -> Any:
+    """Return an argument in the form that a key has. Equal JSON values have equal forms.
+
+    >>> _keyed({"b": 1.0, "a": True}), _keyed(1.0), _keyed("7")
+    ('{"a":true,"b":1}', 1, '7')
+    """
+    value = _whole(value)
+    if value is None or isinstance(value, (bool, dict, list, tuple)):
+        return json.dumps(
+            value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str
+        )
+    return value
+
+
+def _whole(value: Any) -> Any:
+    """Return the JSON value with ints in place of whole floats: JSON's 1 and 1.0 are equal."""
+    if isinstance(value, dict):
+        return {name: _whole(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_whole(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _names(template: str) -> list[str]:

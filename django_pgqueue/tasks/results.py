@@ -15,6 +15,7 @@ from django.utils.module_loading import import_string
 from django_pgqueue.errors import (
     MessageCancelled,
     MessageExpired,
+    MessageNotFound,
     PgQueueError,
     QueueNotFound,
 )
@@ -95,6 +96,15 @@ def new_result(
     result = TaskResult(task=task, id=result_id, args=args, kwargs=kwargs, **known)
     set_return_value(result, return_value)
     return result
+
+
+def gone_result(
+    task: Task[..., Any], result_id: str, args: list[Any], kwargs: dict[str, Any]
+) -> TaskResult[..., Any]:
+    """Return the result of a run whose message was removed, for example by retention."""
+    error = str(MessageNotFound(task.queue_name, int(result_id)))
+    values = _failed([], 0, error, MessageNotFound)
+    return new_result(task, result_id, args, kwargs, **values)
 
 
 def set_return_value(result: TaskResult[..., Any], value: Any) -> None:

@@ -34,6 +34,11 @@ def charge(customer_id: int, order_id: int = 1) -> None:
     ran.append((customer_id, order_id))
 
 
+@task(unique="{customer_id}/{order_id}", until="done")
+def refund(customer_id: Any, order_id: Any = 1) -> None:
+    ran.append((customer_id, order_id))
+
+
 @task(group="all", takes_context=True)
 def in_line(context: Any, number: int) -> None:
     ran.append(number)

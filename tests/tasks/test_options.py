@@ -14,8 +14,9 @@ from django.core.management import call_command
 from django.test import override_settings
 
 from django_pgqueue import queue
-from django_pgqueue.errors import HandlerTimeout, InvalidArgument, MessageExpired
-from django_pgqueue.models import LiveMessage, Queue
+from django_pgqueue.engine.settle.settling import erase
+from django_pgqueue.errors import HandlerTimeout, InvalidArgument, MessageExpired, MessageNotFound
+from django_pgqueue.models import ArchivedMessage, LiveMessage, Message, Queue
 from django_pgqueue.retries import Constant, NoRetry
 from django_pgqueue.tasks import PgQueueBackend, PgQueueTask, consuming, task
 from django_pgqueue.tasks.consuming import create_queues
@@ -130,6 +131,51 @@ def test_a_key_can_be_given_for_one_call(backend):
 
     assert once.enqueue().id == once.enqueue(2).id
     assert sample.noop.enqueue().id != once.enqueue().id
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["enqueue", "enqueue_many"])
+def test_a_key_belongs_to_its_task(backend, many):
+    def enqueue(each: Any) -> str:
+        return (each.enqueue_many([[7, 3]])[0] if many else each.enqueue(7, 3)).id
+
+    assert enqueue(sample_options.charge) != enqueue(sample_options.refund)
+    keys = Message.objects.order_by("pk").values_list("unique_key", flat=True)
+    assert list(keys) == [f"{sample_options.__name__}.{name}:7/3" for name in ("charge", "refund")]
+
+
+@pytest.mark.parametrize(
+    ("one", "same"),
+    [
+        ({"a": 1, "b": [True, None]}, {"b": [True, None], "a": 1.0}),
+        ([{"a": 1, "b": 2}], ({"b": 2, "a": 1},)),
+        (1, 1.0),
+        ("1", 1),
+    ],
+)
+def test_arguments_that_are_equal_json_have_one_key(backend, one, same):
+    assert sample_options.refund.enqueue(one).id == sample_options.refund.enqueue(same).id
+
+
+@pytest.mark.parametrize(("one", "other"), [(True, 1), (1, 1.5), ({"a": 1}, {"a": 2}), (None, "")])
+def test_other_arguments_have_other_keys(backend, one, other):
+    assert sample_options.refund.enqueue(one).id != sample_options.refund.enqueue(other).id
+
+
+@pytest.mark.parametrize("gone", ["purged", "erased"])
+def test_a_key_whose_holder_is_gone_gives_a_result_that_says_so(backend, gone):
+    first = sample_options.charge.enqueue(7)
+    if gone == "purged":
+        queue("default").purge()
+    else:
+        queue("default").archive(int(first.id))
+        ArchivedMessage.objects.all().delete()
+        erase(Queue.objects.resolve("default").opened, [int(first.id)])
+
+    again = sample_options.charge.enqueue(7)
+
+    assert (again.id, again.args, again.status) == (first.id, [7], TaskResultStatus.FAILED)
+    assert again.errors[0].exception_class is MessageNotFound
+    assert not LiveMessage.objects.exists()
 
 
 @pytest.mark.parametrize("many", [False, True])
