@@ -80,7 +80,7 @@ class Failure:
             message = "<exception str() failed>"
         trace = "".join(traceback.format_exception(kind, error, error.__traceback__))
         path = f"{kind.__module__}.{kind.__qualname__}"
-        return cls(attempt, path, _storable(message), _printable(trace))
+        return cls(attempt, path, storable(message), _printable(trace))
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Nack:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "delay", _seconds(self.delay))
-        object.__setattr__(self, "reason", _storable(str(self.reason)))
+        object.__setattr__(self, "reason", storable(str(self.reason)))
 
 
 class Retry(Exception):
@@ -120,10 +120,14 @@ class Retry(Exception):
     give up.
     """
 
+    # Defaults for a subclass whose __init__ does not call this one.
+    delay: float | None = None
+    reason: str = "the handler asked for a retry"
+
     def __init__(self, delay: float | None = None, reason: str = "") -> None:
-        self.reason: str = _storable(str(reason) or "the handler asked for a retry")
+        self.reason = storable(str(reason) or Retry.reason)
         super().__init__(self.reason)
-        self.delay: float | None = _seconds(delay)
+        self.delay = _seconds(delay)
 
 
 class Reject(Exception):
@@ -133,10 +137,12 @@ class Reject(Exception):
     """
 
     failure: Failure | None = None
+    # The default for a subclass whose __init__ does not call this one.
+    reason: str = "rejected by its handler"
 
     def __init__(self, reason: str = "rejected by its handler") -> None:
         super().__init__(reason)
-        self.reason: str = _storable(str(reason))
+        self.reason = storable(str(reason))
 
 
 class Discard(Exception):
@@ -181,6 +187,7 @@ def decide(
     elif explicit is None:
         return _ACK if error is None else Ack(failure=Failure.of(error, attempt))
     if isinstance(outcome, Reject):
+        outcome.reason = storable(str(outcome.reason))
         outcome.failure = Failure.of(outcome.__cause__ or outcome, attempt)
     if not isinstance(outcome, Nack):
         return outcome
@@ -204,12 +211,25 @@ def describe(error: BaseException) -> str:
     """Format the exception as text of limited length: type and message, then the traceback."""
     summary = "".join(traceback.format_exception_only(type(error), error)).strip()
     if error.__traceback__ is None:
-        return _storable(summary)
+        return storable(summary)
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    return _storable(f"{summary}\n\n{trace}")
+    return storable(f"{summary}\n\n{trace}")
 
 
-def _storable(text: str) -> str:
+def text_of(error: BaseException) -> str:
+    """Return the text of an exception, or else the name of its class, for a column.
+
+    >>> text_of(KeyError()), text_of(ValueError("a NUL \x00"))
+    ('KeyError', 'a NUL \\0')
+    """
+    try:
+        text = str(error).strip()
+    except Exception:
+        text = ""
+    return storable(text) or type(error).__name__
+
+
+def storable(text: str) -> str:
     """Shorten the text, and escape NUL and lone surrogates, which PostgreSQL cannot store."""
     return _printable(text[:_LONGEST_ERROR])
 

@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from django.conf import settings
-from django.db import close_old_connections, connections
+from django.db import Error, close_old_connections, connections
 
 from django_pgqueue import arguments, cron, ddl, signals
 from django_pgqueue.bodies import name_of
-from django_pgqueue.errors import InvalidArgument, PgQueueError
+from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.handlers import handler_of
 from django_pgqueue.models import Missed, Process, Queue, Schedule
 from django_pgqueue.worker.loop import Loop, for_each
@@ -203,7 +203,9 @@ def synchronize(alias: str) -> int:
         nonlocal changed
         try:
             changed += declaration.save(alias)
-        except PgQueueError as error:
+        except Error:
+            raise
+        except Exception as error:
             logger.error("schedule %s was not saved: %s", declaration.name, error)
 
     for_each(declared(), save)
@@ -242,13 +244,12 @@ class Ticker(Loop):
         """Save declarations and send due schedules. Returns the seconds until the next call."""
         wait = _LONGEST
 
-        def send() -> None:
+        def plan() -> None:
             nonlocal wait
-            Schedule.objects.send_due(using=alias)
             if (soonest := Schedule.objects.seconds_until_next(using=alias)) is not None:
                 wait = min(soonest, _LONGEST)
 
-        steps: list[Callable[[], None]] = [send]
+        steps: list[Callable[[], object]] = [partial(Schedule.objects.send_due, using=alias), plan]
         if time.monotonic() - self._declared_at.get(alias, -_LONGEST) >= _LONGEST:
             steps.insert(0, partial(self._declare, alias))
         try:

@@ -69,6 +69,26 @@ def test_ack_first_has_nothing_left_to_decide(error):
     assert outcome("ACK_FIRST", explicit=Nack(0)) is None
 
 
+class OutOfStock(Reject):
+    def __init__(self, article: str, reason: Any = None) -> None:
+        self.article = article
+        if reason is not None:
+            self.reason = reason
+
+
+class NotYet(Retry):
+    def __init__(self, article: str) -> None:
+        self.article = article
+
+
+def test_a_subclass_need_not_call_the_outcomes_init():
+    assert outcome("NACK_ON_ERROR", OutOfStock("nail")).reason == "rejected by its handler"
+    assert outcome("NACK_ON_ERROR", OutOfStock("nail", 404)).reason == "404"
+    assert outcome("NACK_ON_ERROR", OutOfStock("nail", "a NUL \x00")).reason == "a NUL \\0"
+    again = outcome("NACK_ON_ERROR", NotYet("nail"))
+    assert (again.delay, again.reason) == (5, "the handler asked for a retry")
+
+
 def test_an_explicit_delay_needs_no_strategys_consent():
     assert outcome("NACK_ON_ERROR", explicit=Nack(7), attempt=99) == Nack(7)
     assert outcome("NACK_ON_ERROR", Retry(delay=7), strategy=NoRetry(), attempt=99).delay == 7

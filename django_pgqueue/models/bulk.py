@@ -22,6 +22,7 @@ from django.utils.timezone import now
 from django.utils.translation import gettext, gettext_lazy
 
 from django_pgqueue import signals
+from django_pgqueue.acks import text_of
 from django_pgqueue.arguments import INT4
 from django_pgqueue.ddl.locks import KEPT, milliseconds, set_locally
 from django_pgqueue.engine.open_queue import OpenQueue
@@ -96,10 +97,11 @@ class BulkActionManager(models.Manager["BulkAction"]):
         may call it at the same time: a row lock lets only one of them act on a bulk action.
         ``only`` are the ids of the bulk actions to drive; None: all.
 
-        Raises django.db.Error if a step was interrupted, for example by a lost connection. The
-        error is raised after the other bulk actions have run. The next call repeats the step.
+        Raises django.db.Error if a step was interrupted, for example by a lost connection, and any
+        error that a step could not store. The error is raised after the other bulk actions have
+        run. The next call repeats the step.
         """
-        cut_off: Error | None = None
+        cut_off: Exception | None = None
         until = time.monotonic() + seconds
         rows = self.using(using).filter(state=BulkAction.RUNNING)
         if only is not None:
@@ -111,9 +113,10 @@ class BulkActionManager(models.Manager["BulkAction"]):
                     continue
                 try:
                     wait = self._step(pk, using)
-                except Error as error:
+                except Exception as error:
                     cut_off, wait = error, None
-                    self._slow_down(pk, using, error)
+                    if isinstance(error, Error):
+                        self._slow_down(pk, using, error)
                 if wait is None:
                     del due[pk]
                 else:
@@ -163,7 +166,7 @@ class BulkActionManager(models.Manager["BulkAction"]):
             bulk_action = self._take(pk, using)
             if bulk_action is not None:
                 bulk_action.step_size = max(1, bulk_action.step_size // 2)
-                bulk_action.error = f"A step was interrupted, and is tried again: {error}"
+                bulk_action.error = f"A step was interrupted, and is tried again: {text_of(error)}"
                 bulk_action.save(update_fields=["step_size", "error"])
 
 
@@ -324,15 +327,15 @@ class BulkAction(models.Model):
         if code in _IN_THE_WAY:
             self.error = (
                 f"Another transaction has locked message {ids[0]}. The step is tried again until "
-                f"that transaction ends; see pg_stat_activity. PostgreSQL says: {error}"
+                f"that transaction ends; see pg_stat_activity. PostgreSQL says: {text_of(error)}"
             )
             self.save(update_fields=["error"])
             return _PAUSE
-        self.error = str(error) or type(error).__name__
+        self.error = text_of(error)
         if code == QUERY_CANCELED:
             self.error = (
                 f"A step with message {ids[0]} alone took too long: give the database role a "
-                f"longer statement_timeout, then resume. PostgreSQL says: {error}"
+                f"longer statement_timeout, then resume. PostgreSQL says: {text_of(error)}"
             )
         self._end(self.FAILED)
         return None

@@ -15,6 +15,7 @@ from django.utils.timezone import is_aware, make_naive
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import arguments, cron, ddl, signals
+from django_pgqueue.acks import text_of
 from django_pgqueue.ddl.locks import milliseconds, settings_for
 from django_pgqueue.ddl.times import as_microseconds
 from django_pgqueue.errors import InvalidArgument, PgQueueError
@@ -76,14 +77,17 @@ class ScheduleManager(models.Manager["Schedule"]):
 
         Several processes may call it at once: each skips the schedules that another has locked, and
         commits a message together with the next tick. If a schedule fails, the others are still
-        sent. Schedules of queues that the role may not send to are skipped.
+        sent; an error that could not be stored is raised at the end. Schedules of queues that the
+        role may not send to are skipped.
         """
         moment = _now(using)
         due = self._runnable(using).filter(next_run_at__lte=moment)
         sent, locked = 0, set[int]()
-        for pk, queue_id in due.order_by("next_run_at").values_list("pk", "queue_id"):
+
+        def send(pk: int, queue_id: int) -> None:
+            nonlocal sent
             if queue_id in locked:
-                continue  # the queue is locked, so another try would wait again
+                return  # the queue is locked, so another try would wait again
             with transaction.atomic(using=using):
                 schedule = (
                     due.filter(pk=pk)
@@ -92,7 +96,7 @@ class ScheduleManager(models.Manager["Schedule"]):
                     .first()
                 )
                 if schedule is None:
-                    continue
+                    return
                 try:
                     with transaction.atomic(using=using):
                         sent += schedule.send(moment)
@@ -102,6 +106,17 @@ class ScheduleManager(models.Manager["Schedule"]):
                     schedule.fail(moment, error)
                     if sqlstate(error) == LOCK_NOT_AVAILABLE:
                         locked.add(queue_id)
+
+        failed: list[Exception] = []
+        for pk, queue_id in due.order_by("next_run_at").values_list("pk", "queue_id"):
+            try:
+                send(pk, queue_id)
+            except Exception as error:
+                failed.append(error)
+                if not connections[using].is_usable():
+                    break
+        if failed:
+            raise failed[0]
         return sent
 
     def timed(self, using: str) -> models.QuerySet[Schedule]:
@@ -424,9 +439,7 @@ class Schedule(models.Model):
         A schedule with invalid times is paused. If this package refused the message, the tick is
         skipped. Any other error may be temporary, so the tick is tried again.
         """
-        changes: dict[str, Any] = {
-            "error": str(error).strip().partition("\n")[0] or type(error).__name__
-        }
+        changes: dict[str, Any] = {"error": text_of(error).partition("\n")[0]}
         if isinstance(error, PgQueueError):
             try:
                 _, changes["next_run_at"] = self._ticks(now)

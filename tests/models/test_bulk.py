@@ -63,6 +63,21 @@ def dead(orders: BoundQueue, dead_letters: BoundQueue) -> list[int]:
     return ids
 
 
+@pytest.mark.parametrize("text", ["a NUL \x00", "a surrogate \ud800"], ids=["NUL", "surrogate"])
+def test_an_error_that_postgres_cannot_store_stops_its_own_bulk_action_only(
+    orders, dead, monkeypatch, text
+):
+    bad, good = begin("dead", Kind.REDRIVE, dead[:5]), begin("dead", Kind.DELETE, dead[5:])
+
+    def refuse(*given: Any, **options: Any) -> None:
+        raise ValueError(text)
+
+    monkeypatch.setattr(bulk.redriving, "redrive", refuse)
+
+    assert driven(bad, good) == [("failed", 0, 0), ("done", 20, 0)]
+    assert bad.error.startswith(text[:5])
+
+
 def test_a_bulk_action_goes_in_steps_and_counts(orders, dead, small_parts):
     bulk_action = begin("dead", Kind.REDRIVE, dead)
     seen = []

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import DatabaseError, OperationalError, connection
 
 from django_pgqueue import consumer, queue, schedule, schedules, signals
 from django_pgqueue.models import BoundQueue, Message, Queue, Schedule
@@ -146,6 +146,67 @@ def test_a_listener_that_raises_stops_its_own_schedule_only(mails):
 
     bad.refresh_from_db()
     assert bad.error == "no mail today"
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "stored"),
+    [
+        (ValueError("a NUL \x00"), "a NUL \\0"),
+        (ValueError("a surrogate \ud800"), "a surrogate \\ud800"),
+        (ValueError(), "ValueError"),
+        (Unspeakable(), "Unspeakable"),
+    ],
+    ids=["NUL", "surrogate", "empty", "unspeakable"],
+)
+def test_an_error_that_postgres_cannot_store_stops_its_own_schedule_only(mails, error, stored):
+    bad, _ = made("mails"), made("orders")
+
+    def refuse(sender: str, **kwargs: Any) -> None:
+        if sender == "mails":
+            raise error
+
+    with listening(signals.messages_sent, refuse):
+        assert due() == 1
+
+    bad.refresh_from_db()
+    assert bad.error == stored
+    assert sent() == [("orders", NOON.isoformat())]
+
+
+def test_a_schedule_whose_row_cannot_be_changed_stops_no_other(mails):
+    made("mails")
+    made("orders")
+    run_sql(
+        "CREATE FUNCTION pg_temp.keep() RETURNS trigger LANGUAGE plpgsql "
+        "AS $$ BEGIN RAISE EXCEPTION 'this row stays'; END $$"
+    )
+    run_sql(
+        "CREATE TRIGGER keep BEFORE UPDATE ON pgqueue_schedule "
+        "FOR EACH ROW WHEN (NEW.name = 'mails') EXECUTE FUNCTION pg_temp.keep()"
+    )
+
+    with pytest.raises(DatabaseError, match="this row stays"):
+        due()
+
+    assert sent() == [("orders", NOON.isoformat())]
+
+
+def test_after_a_failure_the_ticker_still_plans_the_next_tick(mails, monkeypatch):
+    Schedule.objects.create(
+        name="soon", queue=Queue.objects.get(name="mails"), interval=dt.timedelta(seconds=2)
+    )
+
+    def fail(self: Any, *, using: str) -> int:
+        raise RuntimeError
+
+    monkeypatch.setattr(type(Schedule.objects), "send_due", fail)
+
+    assert schedules.Ticker({"default": []})._look("default") <= 2
 
 
 def test_a_lost_connection_is_no_failure_of_the_schedule(committed_orders, actor):
