@@ -1,9 +1,10 @@
-"""The package's Django signals. Receivers run in the thread where the event happened.
+"""The package's Django signals. Receivers run in the thread where the event happened, but those of
+a consumer's loops in a thread of their own, ``pgqueue-announce``, one signal after another.
 
 If a receiver raises, Django logs the error and continues. There are two exceptions: an error in a
 receiver of ``messages_sent`` fails the send, and an error in a receiver of ``retention_due``
 prevents the removal. ``sender`` is the queue's name, unless the table says otherwise. The
-``sender`` of the three ``consumer_`` signals is the consumer process.
+``sender`` of the last four signals is the consumer process.
 
 ======================  ==========================================  =============================
 signal                  when                                        arguments
@@ -57,6 +58,8 @@ bulk_action_ended       a bulk action is done, or failed; sent in   bulk_action
                         BulkAction
 consumer_started        a consumer process is ready                 consumer
 consumer_stopping       a consumer process was asked to stop        consumer, reason
+announcements_dropped   a consumer process stopped before the       consumer, count
+                        receivers of ``count`` events had returned
 consumer_stopped        a consumer process has stopped              consumer
 ======================  ==========================================  =============================
 """
@@ -66,6 +69,7 @@ from __future__ import annotations
 from django.dispatch import Signal
 
 __all__ = [
+    "announcements_dropped",
     "bulk_action_ended",
     "consumer_started",
     "consumer_stopped",
@@ -125,6 +129,7 @@ maintenance_failed: Signal = Signal()
 schedule_failed: Signal = Signal()
 schedule_ended: Signal = Signal()
 bulk_action_ended: Signal = Signal()
+announcements_dropped: Signal = Signal()
 consumer_started: Signal = Signal()
 consumer_stopping: Signal = Signal()
 consumer_stopped: Signal = Signal()

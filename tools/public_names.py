@@ -107,6 +107,7 @@ PUBLIC: dict[str, list[str]] = {
     "django_pgqueue.routers": ["QueueRouter"],
     "django_pgqueue.schedules": ["schedule"],
     "django_pgqueue.signals": [
+        "announcements_dropped",
         "bulk_action_ended",
         "consumer_started",
         "consumer_stopped",

@@ -245,6 +245,14 @@ def consumer_stopping(sender: Any, consumer: Any, reason: str, **kwargs: Any) ->
     _log(INFO, None, "consumer stops: %(reason)s", reason=reason or "an error")
 
 
+def announcements_dropped(sender: Any, count: int, **kwargs: Any) -> None:
+    text = (
+        "dropped the log lines and signals of %(count)s events, because receivers were too slow "
+        "for the graceful timeout. The outcomes of messages are written"
+    )
+    _log(WARNING, None, text, count=count)
+
+
 def consumer_stopped(sender: Any, consumer: Any, **kwargs: Any) -> None:
     _log(INFO, None, "consumer stopped after %(seconds).1f s", seconds=consumer.uptime)
 

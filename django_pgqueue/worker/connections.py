@@ -73,6 +73,12 @@ def parameters(alias: str) -> dict[str, Any]:
     }
 
 
+def is_open(alias: str) -> bool:
+    """Whether this thread's connection is open, so that its last error concerned a statement."""
+    connection = connections[alias].connection
+    return connection is not None and not connection.closed
+
+
 # Pools
 
 
@@ -151,14 +157,15 @@ class Limit:
 
 
 @contextlib.contextmanager
-def limited(*others: Any) -> Iterator[Limit]:
+def limited(*others: Any, seconds: float | None = None) -> Iterator[Limit]:
     """Cut this thread's connections, or ``others``, when the block takes too long.
 
     The statement that waits then fails with an ordinary OperationalError. :func:`configure` sets
-    the time.
+    the time; ``seconds`` may make it shorter.
     """
+    seconds = _seconds if seconds is None else min(seconds, _seconds)
     # Django's connections belong to a thread, so collect them here, in that thread.
-    limit = Limit(_seconds, others or connections.all(), time.monotonic() + _seconds)
+    limit = Limit(seconds, others or connections.all(), time.monotonic() + seconds)
     _limits.add(limit)
     _start_checking()
     try:

@@ -11,13 +11,15 @@ from contextlib import ExitStack
 from typing import Any
 
 from django.db import Error, connections
+from django.dispatch import Signal
 
 from django_pgqueue import signals
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.models.bound import bound_to
-from django_pgqueue.worker.connections import limited, return_pooled, small_pools
+from django_pgqueue.worker.announcer import Announcer, send, use
+from django_pgqueue.worker.connections import Limit, limited, return_pooled, small_pools
 from django_pgqueue.worker.execution import Execution
 from django_pgqueue.worker.fetcher import Fetcher
 from django_pgqueue.worker.health_server import HealthServer
@@ -33,6 +35,10 @@ from django_pgqueue.worker.supervisor import is_orphaned
 from django_pgqueue.worker.workers import AsyncWorkers, LockedWorker, Worker
 
 _DRAIN_CHECK = 0.1
+#: How long a stop waits, after its deadline, for each thing that may be silent or slow, in seconds.
+_MOMENT = 1.0
+#: A receiver of a signal that takes longer makes the process unready, in seconds.
+_SLOWEST_RECEIVER = 30.0
 
 
 class Consumer:
@@ -58,13 +64,24 @@ class Consumer:
         # could hold the lock.
         self.stopping = False
         self.aborting = False
-        self.settler = Settler(options.flush_interval)
-        self._executions = {s: Execution(s, self.settler) for s in self.subscriptions}
-        self.presence = Presence(self.subscriptions, options)
-        allowance = None if options.max_messages is None else self._allowance
-        self.fetcher = Fetcher(self.subscriptions, self.settler, allowance=allowance, awake=low)
-        self._leases = LeaseKeeper(self._executions, self._replace_worker)
+        #: The time limit of a step of the stop.
+        self._limit: Limit | None = None
+        self._announcer = Announcer()
+        self._executions: dict[Subscription, Execution] = {}
+        self._settlers: list[Settler] = []
+        self.presences: list[Presence] = []
+        self.leases: list[LeaseKeeper] = []
         aliases = {s.queue.alias for s in self.subscriptions}
+        for alias in sorted(aliases):
+            theirs = [s for s in self.subscriptions if s.queue.alias == alias]
+            settler = Settler(options.flush_interval, alias)
+            executions = {s: Execution(s, settler) for s in theirs}
+            self._executions |= executions
+            self._settlers.append(settler)
+            self.presences.append(Presence(alias, theirs, options))
+            self.leases.append(LeaseKeeper(executions, self._replace_worker, alias))
+        allowance = None if options.max_messages is None else self._allowance
+        self.fetcher = Fetcher(self.subscriptions, self._settlers, allowance=allowance, awake=low)
         self.maintenance = Maintenance(aliases)
         self._listeners = [
             Listener(alias, self.fetcher, probe=options.database_timeout)
@@ -79,7 +96,7 @@ class Consumer:
     @property
     def loops(self) -> list[Loop]:
         """The loops that must run for this process to work."""
-        return [self.settler, self.presence, self._leases, self.fetcher]
+        return [*self._settlers, *self.presences, *self.leases, self.fetcher]
 
     @property
     def uptime(self) -> float:
@@ -95,25 +112,34 @@ class Consumer:
         self.stopping = True
 
     def abort(self, reason: str = "abort() was called") -> None:
-        """Stop without waiting for handlers. Releases their messages, which are due at once."""
+        """Stop without waiting for handlers. Releases their messages, which are due at once.
+
+        Safe in a signal handler.
+        """
         self.stop(reason)
         self.aborting = True
+        if self._limit is not None:
+            # A step of the stop is running: its database may be silent.
+            self._limit.deadline = min(self._limit.deadline, time.monotonic() + _MOMENT)
 
     def report(self) -> dict[str, Any]:
         """The state of the process, as plain values for a health check."""
         patience = max(self.options.heartbeat * 3, self.options.database_timeout)
-        silence = time.monotonic() - self.presence.last_success
+        silence = time.monotonic() - min(each.last_success for each in self.presences)
+        since = self._announcer.since
         return {
             # During a stop the loops end one by one. That is no reason to kill the process.
             "loops": self.stopping or all(loop.is_alive() for loop in self.loops),
             "database": silence < patience,
+            # A receiver of a signal, such as a log handler, that does not return.
+            "receivers": since is None or time.monotonic() - since < _SLOWEST_RECEIVER,
             "stopping": self.stopping,
             "uptime": round(self.uptime, 1),
             "queues": {s.name: s.report() for s in self.subscriptions},
         }
 
     def run(self, every_second: Callable[[], None] = lambda: None) -> None:
-        """Work until stopped. Calls ``every_second`` in this thread once a second."""
+        """Work until stopped. Calls ``every_second`` once a second, in a thread of its own."""
         with ExitStack() as at_end:
             if self.options.health_port is not None:
                 # Open the port first, so that no message is leased if the port is taken.
@@ -121,28 +147,32 @@ class Consumer:
                     self.report, self.options.health_host, self.options.health_port
                 )
                 at_end.callback(self._health.stop)
-            self.presence.register()
+            # This thread must notice a stop, whatever receivers do.
+            use(self._announcer)
+            at_end.callback(use, None)
+            for presence in self.presences:
+                presence.register()
             at_end.callback(self._shut_down)
             self._start()
-            following = time.monotonic()
+            ticking = _EverySecond(every_second)
+            ticking.start()
+            at_end.callback(ticking.end)
             while not self.stopping:
                 time.sleep(0.05)
                 with limited():
                     self._stop_if_done()
-                    if time.monotonic() >= following:
-                        following = time.monotonic() + 1.0
-                        every_second()
-                        return_pooled()
 
     def _start(self) -> None:
         for alias, size, workers, wanted in small_pools(
             (s.queue.alias, s.handler, s.workers) for s in self.subscriptions
         ):
-            signals.pool_too_small.send_robust(alias, size=size, workers=workers, wanted=wanted)
+            send(signals.pool_too_small, alias, size=size, workers=workers, wanted=wanted)
         for subscription in self.subscriptions:
             for _ in range(1 if subscription.handler.is_async else subscription.workers):
                 self._start_worker(subscription)
+        self._announcer.start()
         for loop in self.loops:
+            loop.announcer = self._announcer
             loop.start()
         if not self.options.drain:
             self.maintenance.start()
@@ -150,7 +180,7 @@ class Consumer:
             listener.start()
         if self._health is not None:
             self._health.start()
-        signals.consumer_started.send_robust(self, consumer=self)
+        self._tell(signals.consumer_started)
 
     def _start_worker(self, subscription: Subscription) -> None:
         execution = self._executions[subscription]
@@ -216,15 +246,16 @@ class Consumer:
             return_pooled()
 
     def _busy(self) -> bool:
-        return bool(self.settler.pending) or any(s.busy for s in self.subscriptions)
+        return any(s.busy for s in self.subscriptions)
 
     def _leased(self) -> int:
         return sum(s.counts.leased for s in self.subscriptions)
 
     def _shut_down(self) -> None:
-        signals.consumer_stopping.send_robust(self, consumer=self, reason=self.reason)
         deadline = time.monotonic() + self.options.graceful_timeout
-        self.presence.leaving = True
+        self._tell(signals.consumer_stopping, reason=self.reason)
+        for presence in self.presences:
+            presence.leaving = True
         self.fetcher.stop()
         self.maintenance.stop()
         for listener in self._listeners:
@@ -236,18 +267,45 @@ class Consumer:
         self._wait(deadline, lambda: not self.fetcher.is_alive())
         self._persist("release", self._release_buffered, deadline)
         self._wait(deadline, lambda: not any(worker.is_alive() for worker in self._workers))
-        self._persist("settle", self.settler.flush, deadline)
+        self._persist("settle", self._settle, deadline)
         self._persist("release", self._release_running, deadline)
-        self._leases.end()
-        self.settler.end()
+        _end(self._settlers)
         # Write the outcomes of handlers that ended in the meantime.
-        self._persist("settle", self.settler.flush, deadline)
-        self.presence.end()
-        self._persist("leave", self.presence.leave, deadline)
+        self._persist("settle", self._settle, deadline)
+        _end(self.leases)
+        _end(self.presences)
+        for presence in self.presences:
+            self._persist("leave", presence.leave, deadline)
         self.maintenance.end()
         self._persist("leave", self.maintenance.leave, deadline)
         connections.close_all()
-        signals.consumer_stopped.send_robust(self, consumer=self)
+        # Outcomes are written. What waits for receivers is lines of a log, for example.
+        self._announcer.stop()
+        self._wait(deadline, lambda: not self._announcer.is_alive())
+        if dropped := self._announcer.end(_MOMENT):
+            self._tell(signals.announcements_dropped, count=dropped)
+        self._tell(signals.consumer_stopped)
+
+    def _tell(self, signal: Signal, **arguments: Any) -> None:
+        """Send a signal of the process's life, after a moment without waiting for its receivers."""
+
+        def tell() -> None:
+            try:
+                signal.send_robust(self, consumer=self, **arguments)
+            finally:
+                connections.close_all()
+
+        thread = threading.Thread(target=tell, name="pgqueue-tell", daemon=True)
+        thread.start()
+        thread.join(_MOMENT)
+
+    def _settle(self) -> None:
+        # A settle loop may be waiting for a silent database.
+        for_each(self._settlers, lambda settler: settler.flush(timeout=_MOMENT))
+
+    def _patience(self, deadline: float) -> float:
+        """How long a step of the stop may wait for a silent database, in seconds."""
+        return _MOMENT if self.aborting else max(deadline - time.monotonic(), _MOMENT)
 
     def _wait(self, deadline: float, until: Callable[[], bool]) -> None:
         while not until() and time.monotonic() < deadline and not self.aborting:
@@ -262,13 +320,11 @@ class Consumer:
         wait = 0.05
         while True:
             try:
-                with limited():
+                with limited(seconds=self._patience(deadline)) as self._limit:
                     return step()
             except Exception as error:
                 connections.close_all()
-                signals.database_failed.send_robust(
-                    self, operation=operation, error=error, wait=wait
-                )
+                send(signals.database_failed, self, operation=operation, error=error, wait=wait)
                 if time.monotonic() > deadline or self.aborting:
                     return None
                 time.sleep(wait)
@@ -310,8 +366,11 @@ class Consumer:
                 lost = bound_to(subscription.queue).release(receipts).lost
             seconds = subscription.end(running)
             if released := [message for message in messages if message.receipt not in lost]:
-                signals.messages_interrupted.send_robust(
-                    subscription.name, messages=released, seconds=seconds
+                send(
+                    signals.messages_interrupted,
+                    subscription.name,
+                    messages=released,
+                    seconds=seconds,
                 )
 
 
@@ -334,6 +393,26 @@ def _subscriptions(
             )
         found[queue.alias, queue.pk] = Subscription(handler, queue, options, low)
     return list(found.values())
+
+
+class _EverySecond(Loop):
+    """Calls a function once a second. It may wait for a database or an output."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        super().__init__("every-second", limited=True)
+        self._call = call
+
+    def tick(self) -> float:
+        self._call()
+        return 1.0
+
+
+def _end(loops: Sequence[Loop]) -> None:
+    """Stop loops, and wait up to a second for the end of each."""
+    for loop in loops:
+        loop.stop()
+    for loop in loops:
+        loop.end()
 
 
 def memory() -> int:

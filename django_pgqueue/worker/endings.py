@@ -13,6 +13,7 @@ from django_pgqueue.acks import Ack, Discard, Failure, Nack, Outcome, Reject
 from django_pgqueue.ddl.times import as_microseconds
 from django_pgqueue.models import ArchivedMessage, Message
 from django_pgqueue.types import Receipt, State
+from django_pgqueue.worker.announcer import send
 from django_pgqueue.worker.subscription import Subscription
 
 _READ_AT = models.Func(
@@ -51,7 +52,7 @@ Ending = Outcome | Lost | Cancelled | Release | Late
 
 
 def announce(subscription: Subscription, outcomes: Sequence[tuple[Message, Ending]]) -> None:
-    """Count endings and send their signals. Then pass the next messages of groups to the workers.
+    """Count endings, pass the next messages of groups to the workers, and send the signals.
 
     The followers of a lost message count as lost, too.
     """
@@ -75,6 +76,11 @@ def announce(subscription: Subscription, outcomes: Sequence[tuple[Message, Endin
         lost=len(lost),
         fetched=-len(by_kind[Release]),
     )
+    if grouped := [message for message, _ in outcomes if message.group_key is not None]:
+        subscription.buffer.promote(grouped)
+    if subscription.is_limited:
+        subscription.buffer.plan.fetch_now()
+    # Receivers may be slow, so they come last.
     name = subscription.name
     for kind, signal in (
         (Ack, signals.messages_completed),
@@ -84,15 +90,11 @@ def announce(subscription: Subscription, outcomes: Sequence[tuple[Message, Endin
     ):
         if ended := by_kind[kind]:
             extra = {"outcomes": [o for _, o in ended]} if kind in (Nack, Reject) else {}
-            signal.send_robust(name, messages=[m for m, _ in ended], **extra)
+            send(signal, name, messages=[m for m, _ in ended], **extra)
     if gone := lost + by_kind[Cancelled]:
         announce_gone(subscription, gone)
     if released := by_kind[Release]:
-        signals.messages_released.send_robust(name, count=len(released))
-    if grouped := [message for message, _ in outcomes if message.group_key is not None]:
-        subscription.buffer.promote(grouped)
-    if subscription.is_limited:
-        subscription.buffer.plan.fetch_now()
+        send(signals.messages_released, name, count=len(released))
 
 
 def why_gone(
@@ -125,9 +127,10 @@ def announce_gone(
     for message, _ in gone:
         message.lease_gone = True
     if lost := [message for message, ending in gone if isinstance(ending, Lost)]:
-        signals.leases_lost.send_robust(subscription.name, messages=lost)
+        send(signals.leases_lost, subscription.name, messages=lost)
     if cancelled := [(m, ending.reason) for m, ending in gone if isinstance(ending, Cancelled)]:
-        signals.messages_cancelled.send_robust(
+        send(
+            signals.messages_cancelled,
             subscription.name,
             messages=[message for message, _ in cancelled],
             reasons=[reason for _, reason in cancelled],

@@ -31,6 +31,7 @@ from django_pgqueue.errors import HandlerTimeout, InvalidArgument, LeaseLost
 from django_pgqueue.models import Message
 from django_pgqueue.models.bound import bound_to
 from django_pgqueue.sqlstates import DEADLOCK, SERIALIZATION_FAILURE, sqlstate
+from django_pgqueue.worker.announcer import send
 from django_pgqueue.worker.connections import Limit, limited
 from django_pgqueue.worker.context import Context
 from django_pgqueue.worker.endings import Ending, Late, Lost, Release, announce
@@ -244,17 +245,21 @@ class Execution:
         """Announce the end of a run, and pass its outcomes to the settler."""
         seconds = self._subscription.end(running)
         # Without receivers nothing is sent: sending a signal can take longer than the handler.
+        # The lease loop ends abandoned runs, so these signals may be its announcer's.
+        name = self._subscription.name
         for message in running.messages if signals.message_finished.receivers else ():
-            signals.message_finished.send_robust(
-                self._subscription.name, message=message, seconds=seconds, error=result.error
+            send(
+                signals.message_finished,
+                name,
+                message=message,
+                seconds=seconds,
+                error=result.error,
             )
         if result.hook_error is not None:
             self.hook_failed(running.messages, result.hook_error)
         if not result.ran:
             # No connection: neither a delivery nor an attempt is counted.
-            signals.database_failed.send_robust(
-                self._subscription.name, operation="begin", error=result.error, wait=0.0
-            )
+            send(signals.database_failed, name, operation="begin", error=result.error, wait=0.0)
             self._put((message, Release()) for message in running.messages)
         elif result.lost:
             # A lost lease rolled the transaction back. The other messages are retried; this run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from django.db import Error, connections
 
@@ -14,8 +14,9 @@ from django_pgqueue.acks import AckPolicy
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.models import Message
 from django_pgqueue.models.bound import bound_to
+from django_pgqueue.worker.announcer import send
 from django_pgqueue.worker.buffer import FetchPlan
-from django_pgqueue.worker.loop import NOW, Loop, after_failures, longer
+from django_pgqueue.worker.loop import NOW, Loop, after_failures, for_each, longer
 from django_pgqueue.worker.quarantine import is_suspect
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
@@ -26,6 +27,8 @@ _PATIENCE = 5.0
 #: The longest time that a suspect runs alone before the next fetch, in seconds.
 _PROBATION = 2.0
 _PAUSE = 0.001
+#: The wait before the next fetch while writes or receivers of signals fall behind, in seconds.
+_PAUSE_BEHIND = 0.02
 
 
 class Fetcher(Loop):
@@ -34,7 +37,7 @@ class Fetcher(Loop):
     def __init__(
         self,
         subscriptions: list[Subscription],
-        settler: Settler,
+        settlers: Collection[Settler],
         *,
         allowance: Callable[[], int] | None = None,
         awake: threading.Event | None = None,
@@ -45,7 +48,7 @@ class Fetcher(Loop):
         self._all = tuple(subscriptions)
         self._subscriptions = tuple(s for s in subscriptions if not s.handler.locked)
         self._ticks = 0
-        self._settler = settler
+        self._settlers = settlers
         self._allowance = allowance
         #: The databases from which no notifications come. While the set is not empty, all queues
         #: are read more often.
@@ -86,12 +89,16 @@ class Fetcher(Loop):
 
     def _put_off(self, plan: FetchPlan, error: Exception, wait: float) -> None:
         plan.at = time.monotonic() + wait
-        signals.database_failed.send_robust(self.name, operation="fetch", error=error, wait=wait)
+        send(signals.database_failed, self.name, operation="fetch", error=error, wait=wait)
 
     def _fetch(self, subscription: Subscription) -> None:
         """Lease as many messages as the buffer may hold, and put them into the buffer."""
         buffer, handler = subscription.buffer, subscription.handler
         plan, size = buffer.plan, subscription.fetch_batch_size
+        unannounced = self.announcer.unannounced[subscription.name] if self.announcer else 0
+        if len(subscription.unwritten) + unannounced >= subscription.most_ended:
+            plan.at = time.monotonic() + _PAUSE_BEHIND
+            return
         is_held = subscription.refresh().paused or subscription.quiet
         wanted = 1 if plan.suspicious else buffer.free(size)
         if subscription.is_limited:
@@ -124,12 +131,10 @@ class Fetcher(Loop):
             most = size if allowed is None else allowed - got
             followers = self._follow(subscription, heads, most) if heads else []
             if messages:
-                count = got + len(followers)
-                signals.messages_fetched.send_robust(
-                    subscription.name, count=count, seconds=time.monotonic() - started
-                )
+                count, seconds = got + len(followers), time.monotonic() - started
                 lost = 0 if suspect else buffer.put(messages, followers)
                 subscription.counts.add(fetched=count, lost=lost)
+                send(signals.messages_fetched, subscription.name, count=count, seconds=seconds)
             if suspect is not None:
                 messages.remove(suspect)
                 self._isolate(subscription, suspect, messages)
@@ -146,7 +151,7 @@ class Fetcher(Loop):
             for each in self._all:
                 each.release(each.buffer.take_all())
             self._wait(_PATIENCE, lambda: not any(each.running for each in self._all))
-            self._settler.flush()
+            self._flush()
             # The wait may have used up the lease.
             held = not subscription.extend([suspect], subscription.vt)
         finally:
@@ -161,7 +166,10 @@ class Fetcher(Loop):
         subscription.counts.add(lost=subscription.buffer.put([suspect]))
         self._wait(_PATIENCE, lambda: subscription.counts.started > before)
         self._wait(_PROBATION, lambda: not subscription.running)
-        self._settler.flush()
+        self._flush()
+
+    def _flush(self) -> None:
+        for_each(self._settlers, Settler.flush)
 
     def _wait(self, seconds: float, until: Callable[[], bool]) -> None:
         deadline = time.monotonic() + seconds

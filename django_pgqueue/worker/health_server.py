@@ -57,7 +57,8 @@ class HealthServer(threading.Thread):
     """Serves ``/healthz`` and ``/readyz``. Answers 200 or 503, with the report as JSON.
 
     ``/healthz``: the loops are running, or the process is stopping. ``/readyz``: the loops are
-    running, they reach the database, and the process takes new messages. Other paths:
+    running, they reach the database, receivers of signals return, and the process takes new
+    messages. Other paths:
     :mod:`django_pgqueue.pages`.
 
     Raises InvalidArgument when the port cannot be opened.
@@ -75,7 +76,8 @@ class HealthServer(threading.Thread):
                 found = report()
                 good = {
                     "/healthz": found["loops"],
-                    "/readyz": found["loops"] and found["database"] and not found["stopping"],
+                    "/readyz": not found["stopping"]
+                    and all(found[name] for name in ("loops", "database", "receivers")),
                 }
                 if self.path not in good:
                     return self.send_error(

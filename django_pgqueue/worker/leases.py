@@ -1,15 +1,20 @@
-"""The lease loop: extends the leases of running messages, releases messages that wait too long in
-the buffer, and ends overdue handlers."""
+"""The lease loop: extends the leases of messages that run, or whose outcome is not written yet,
+releases messages that wait too long in the buffer, and ends overdue handlers."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
+from django.db import OperationalError, connections, transaction
+
 from django_pgqueue import signals
 from django_pgqueue.acks import AckPolicy
+from django_pgqueue.ddl.locks import milliseconds, set_locally
 from django_pgqueue.models import Message
+from django_pgqueue.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
 from django_pgqueue.types import Receipt
+from django_pgqueue.worker.announcer import send
 from django_pgqueue.worker.connections import cut
 from django_pgqueue.worker.endings import Cancelled, Lost, announce_gone, why_gone
 from django_pgqueue.worker.execution import Execution
@@ -20,18 +25,24 @@ from django_pgqueue.worker.subscription import Subscription
 #: An overdue handler is abandoned if it still runs after this many seconds.
 _GRACE = 2.0
 _TICK = 0.2
+#: The longest wait for a row that another transaction has locked, in seconds.
+_PATIENCE = 0.1
 
 
 class LeaseKeeper(Loop):
-    """The lease loop. Checks each lease several times before it can expire."""
+    """The lease loop of one database. Checks each lease several times before it can expire."""
 
     def __init__(
         self,
         executions: dict[Subscription, Execution],
         replace_worker: Callable[[Subscription, int | None], None],
+        alias: str = "",
     ) -> None:
-        super().__init__("leases", limited=True)
+        super().__init__(f"leases-{alias}", limited=True)
+        self.operation = "leases"
         self._executions = executions
+        # A queue that fails must not delay the leases of the others.
+        self.longest_wait = min((s.vt / 6 for s in executions), default=1.0)
         self._replace_worker = replace_worker
         self._checked = 0.0
 
@@ -46,7 +57,10 @@ class LeaseKeeper(Loop):
         return min(_TICK, shortest / 6)
 
     def _check(self, subscription: Subscription) -> None:
-        """When half a lease is over, extend it if the message runs, or release a buffered one."""
+        """When half a lease is over, extend it if the message runs, or release a buffered one.
+
+        A message whose outcome is not written yet keeps its lease, too.
+        """
         half = time.monotonic() + subscription.vt / 2
         # With ACK_FIRST a message is archived before its handler starts: it has no lease.
         if subscription.handler.ack_policy is not AckPolicy.ACK_FIRST:
@@ -57,17 +71,22 @@ class LeaseKeeper(Loop):
                 for message in running.unsettled
                 if message.lease_until < half
             }
+            unwritten = subscription.unwritten.copy() if subscription.unwritten else ()
+            ending.update(
+                (each.message.receipt, each.message)
+                for each in unwritten
+                if each.message.lease_until < half
+            )
             if ending:
                 self._extend(subscription, ending)
         stale = subscription.buffer.take_stale(lambda message: message.lease_until < half)
         subscription.release(stale)
 
-    @staticmethod
-    def _extend(subscription: Subscription, ending: dict[Receipt, Message]) -> None:
-        lost = subscription.extend(list(ending.values()), subscription.vt)
+    def _extend(self, subscription: Subscription, ending: dict[Receipt, Message]) -> None:
+        lost = _extended(subscription, list(ending.values()))
         if len(lost) < len(ending):
             count = len(ending) - len(lost)
-            signals.leases_extended.send_robust(subscription.name, count=count)
+            send(signals.leases_extended, subscription.name, count=count)
         if not lost:
             return
         gone = [message for receipt, message in ending.items() if receipt in lost]
@@ -109,3 +128,32 @@ class LeaseKeeper(Loop):
                 for connection in running.connections:
                     cut(connection)
                 running.connections = ()
+
+
+def _extended(subscription: Subscription, messages: list[Message]) -> set[Receipt | int]:
+    """Extend leases without waiting for locked rows. Returns the receipts of lost leases.
+
+    A handler's transaction, or a write that waits for a standby, may lock a message's row for long.
+    No reader can take such a message, so its lease can be extended later.
+    """
+    alias, now = subscription.queue.alias, time.monotonic()
+    try:
+        with transaction.atomic(using=alias):
+            with connections[alias].cursor() as cursor:
+                # Without a flush, like every lease.
+                set_locally(cursor, synchronous_commit="off", lock_timeout=milliseconds(_PATIENCE))
+            receipts = [message.receipt for message in messages]
+            lost = set(Message.objects.set_vt(subscription.queue, receipts, subscription.vt).lost)
+    except OperationalError as error:
+        if sqlstate(error) != LOCK_NOT_AVAILABLE:
+            raise
+        if len(messages) > 1:
+            middle = len(messages) // 2
+            parts = messages[:middle], messages[middle:]
+            return set().union(*(_extended(subscription, part) for part in parts))
+        messages[0].lease_until = now + subscription.vt * 2 / 3  # try again after a sixth
+        return set()
+    for message in messages:
+        if message.receipt not in lost:
+            message.lease_until = now + subscription.vt
+    return lost

@@ -13,6 +13,7 @@ from django.db import Error, connections
 
 from django_pgqueue import signals
 from django_pgqueue.wake import THROTTLE
+from django_pgqueue.worker.announcer import Announcer, send, use
 from django_pgqueue.worker.connections import limited, return_pooled, uses_pools
 
 T = TypeVar("T")
@@ -34,6 +35,9 @@ class Loop(threading.Thread):
     the database is silent for too long. Setting ``awake`` ends the wait between two ticks.
     """
 
+    #: The longest wait after failures, in seconds.
+    longest_wait = _LONGEST_WAIT
+
     def __init__(
         self, name: str, *, limited: bool = False, awake: threading.Event | None = None
     ) -> None:
@@ -47,6 +51,8 @@ class Loop(threading.Thread):
         self._limited = limited
         self._failures = 0
         self._pooled = uses_pools()
+        #: Sends the loop's signals. None: its own thread does.
+        self.announcer: Announcer | None = None
         #: When a tick last succeeded, by time.monotonic().
         self.last_success = time.monotonic()
 
@@ -67,6 +73,7 @@ class Loop(threading.Thread):
 
     def run(self) -> None:
         wait = 0.0
+        use(self.announcer)
         try:
             while not self.stopping.is_set():
                 try:
@@ -76,9 +83,13 @@ class Loop(threading.Thread):
                 except Exception as error:
                     # A consumer whose loop has ended would look alive and do nothing.
                     self._failures += 1
-                    wait = after_failures(self._failures)
-                    signals.database_failed.send_robust(
-                        self.name, operation=self.operation, error=error, wait=wait
+                    wait = min(after_failures(self._failures), self.longest_wait)
+                    send(
+                        signals.database_failed,
+                        self.name,
+                        operation=self.operation,
+                        error=error,
+                        wait=wait,
                     )
                     if isinstance(error, Error):
                         connections.close_all()

@@ -8,7 +8,9 @@ import datetime as dt
 from django_pgqueue import __version__, signals
 from django_pgqueue.history.note import Recorder
 from django_pgqueue.models import Process
-from django_pgqueue.worker.loop import Loop, for_each
+from django_pgqueue.worker.announcer import send
+from django_pgqueue.worker.connections import limited
+from django_pgqueue.worker.loop import Loop
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.subscription import Subscription
 
@@ -17,66 +19,67 @@ _NAMED = 20
 
 
 class Presence(Loop):
-    """Keeps a row of :class:`Process` for this process in each database."""
+    """Keeps the row of :class:`Process` for this process in one database.
 
-    def __init__(self, subscriptions: list[Subscription], options: Options) -> None:
-        super().__init__("presence", limited=True)
-        self._subscriptions: dict[str, list[Subscription]] = {}
-        for subscription in subscriptions:
-            self._subscriptions.setdefault(subscription.queue.alias, []).append(subscription)
+    A consumer has one for each database, so that a silent database stops no other one's heartbeat.
+    """
+
+    def __init__(self, alias: str, subscriptions: list[Subscription], options: Options) -> None:
+        super().__init__(f"presence-{alias}", limited=True)
+        self.operation = "presence"
+        self._alias = alias
+        self._subscriptions = subscriptions
         self._heartbeat = options.heartbeat
-        self._dead_after = dt.timedelta(seconds=options.dead_after)
-        self._processes: dict[str, Process] = {}
-        self._recorders = {name: Recorder(name, own) for name, own in self._subscriptions.items()}
+        # After an error the next heartbeat is not late.
+        self.longest_wait = options.heartbeat
+        self._dead_after = options.dead_after
+        self._process: Process | None = None
+        self._recorder = Recorder(alias, subscriptions)
         #: Whether the process is stopping. The heartbeat records it in the row.
         self.leaving = False
 
     def register(self) -> None:
-        """Insert the rows, before anything is fetched."""
-        for alias in self._subscriptions:
-            self._register(alias)
-
-    def _register(self, alias: str) -> None:
-        """Insert the row in one database, and pass its id to the subscriptions there."""
-        subscriptions = self._subscriptions[alias]
-        self._processes[alias] = process = Process.objects.register(
-            [s.name for s in subscriptions], version=__version__, using=alias
+        """Insert the row, before anything is fetched, and pass its id to the subscriptions."""
+        self._process = Process.objects.register(
+            [s.name for s in self._subscriptions], version=__version__, using=self._alias
         )
-        for subscription in subscriptions:
-            subscription.process_id = process.pk
+        for subscription in self._subscriptions:
+            subscription.process_id = self._process.pk
 
     def tick(self) -> float:
-        for_each(list(self._processes), self._beat)
+        self._beat()
+        # Other processes' locks must not delay the next heartbeat for long.
+        with limited(seconds=self._dead_after / 4):
+            dead = Process.objects.reap(dt.timedelta(seconds=self._dead_after), using=self._alias)
+            for worker, count in dead.items():
+                send(signals.leases_rescued, self.name, count=count, worker=worker)
+            assert self._process is not None
+            self._recorder.write(self._process.pk)
         return self._heartbeat
 
-    def _beat(self, alias: str) -> None:
-        process, subscriptions = self._processes[alias], self._subscriptions[alias]
+    def _beat(self) -> None:
+        subscriptions = self._subscriptions
         working_on = {
             s.name: [m.id for run in list(s.running.values()) for m in run.messages][:_NAMED]
             for s in subscriptions
             if s.running
         }
-        quiet = Process.objects.beat(process, working_on, self.leaving)
+        assert self._process is not None
+        quiet = Process.objects.beat(self._process, working_on, self.leaving)
         if quiet is None:
             # This process was silent for so long that another one rescued its leases. Its running
             # handlers cannot settle any more: their receipts are old.
-            self._register(alias)
+            self.register()
             for subscription in subscriptions:
                 subscription.release(subscription.buffer.take_all())
         for subscription in subscriptions:
             subscription.quiet = bool(quiet)
-        for worker, count in Process.objects.reap(self._dead_after, using=alias).items():
-            signals.leases_rescued.send_robust(self.name, count=count, worker=worker)
-        self._recorders[alias].write(self._processes[alias].pk)
 
     def leave(self) -> None:
-        """Write the last counts, and delete this process's rows.
+        """Write the last counts, and delete this process's row.
 
         Called after its messages were settled or released.
         """
-        for_each(self._processes, self._leave)
-
-    def _leave(self, alias: str) -> None:
-        process = self._processes[alias]
-        self._recorders[alias].write(process.pk, now=True)
-        Process.objects.using(alias).filter(pk=process.pk).delete()
+        if self._process is not None:
+            self._recorder.write(self._process.pk, now=True)
+            Process.objects.using(self._alias).filter(pk=self._process.pk).delete()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
-from django.db import DataError, IntegrityError
+from django.db import DataError, IntegrityError, OperationalError
 
 from django_pgqueue import signals
 from django_pgqueue.acks import Nack
@@ -18,31 +18,30 @@ from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models import Message
 from django_pgqueue.models.bound import bound_to
 from django_pgqueue.types import Receipt, Settled
+from django_pgqueue.worker.announcer import send
+from django_pgqueue.worker.connections import is_open
 from django_pgqueue.worker.endings import Ending, Late, Lost, Release, announce, why_gone
-from django_pgqueue.worker.loop import Loop
-from django_pgqueue.worker.subscription import Subscription
+from django_pgqueue.worker.loop import Loop, after_failures
+from django_pgqueue.worker.subscription import Settlement, Subscription
 
 #: The most outcomes in one statement.
 _MOST = 1000
 
 
-@dataclass(eq=False)
-class Settlement:
-    """The outcome of one message. ``ran``: whether a handler ran, so that an attempt counts."""
-
-    subscription: Subscription
-    message: Message
-    outcome: Ending
-    ran: bool
-
-
 class Settler(Loop):
-    """Takes outcomes from any thread and writes them. After a failed write, it tries again."""
+    """Takes outcomes from any thread and writes them. After a failed write, it tries again.
 
-    def __init__(self, flush_interval: float) -> None:
-        super().__init__("settle", limited=True)
+    A consumer has one for each database, so that a silent database delays no other one's outcomes.
+    """
+
+    def __init__(self, flush_interval: float, alias: str = "") -> None:
+        super().__init__(f"settle-{alias}", limited=True)
+        self.operation = "settle"
         self._interval = flush_interval
-        self.pending: deque[Settlement] = deque()
+        #: The subscriptions that had outcomes.
+        self._subscriptions: dict[Subscription, None] = {}
+        #: The number of failed writes in a row of a subscription, and when the next one is due.
+        self._failed: dict[Subscription, tuple[int, float]] = {}
         self._one_at_a_time = threading.Lock()
         #: Whether to write at once: workers may be waiting for a message behind a pending one.
         self._at_once = False
@@ -54,7 +53,9 @@ class Settler(Loop):
         if message.group_key is not None:
             self.keep_order(subscription, message, outcome)
             self._at_once = self._at_once or not subscription.buffer.messages
-        self.pending.append(Settlement(subscription, message, outcome, ran))
+        subscription.unwritten.append(Settlement(message, outcome, ran))
+        if subscription not in self._subscriptions:
+            self._subscriptions[subscription] = None
         if not self._awake.is_set():
             self._awake.set()
 
@@ -62,43 +63,72 @@ class Settler(Loop):
         """If a message will be delivered again, release its followers: they may not overtake it."""
         if isinstance(outcome, (Nack, Release)):
             for follower in subscription.buffer.groups.take_followers(message):
-                self.pending.append(Settlement(subscription, follower, Release(), ran=False))
+                self.put(subscription, follower, Release(), ran=False)
 
     def tick(self) -> float:
-        if self.pending and len(self.pending) < _MOST and not self._at_once:
+        count = sum(len(each.unwritten) for each in tuple(self._subscriptions))
+        if 0 < count < _MOST and not self._at_once:
             self.stopping.wait(self._interval)
         self._at_once = False
-        self.flush()
-        # put() wakes the loop.
-        return 1.0
+        self.flush(again=False)
+        # put() wakes the loop, too.
+        due = min((at for _, at in self._failed.values()), default=float("inf"))
+        return min(max(due - time.monotonic(), 0.0), 1.0)
 
-    def flush(self) -> None:
-        """Write everything that is pending now. Outcomes for a database that fails stay pending.
+    def flush(self, *, again: bool = True, timeout: float = -1.0) -> None:
+        """Write everything that is unwritten now. What cannot be written stays unwritten.
 
-        Raises the first error, after the other databases' outcomes were written.
+        Arguments:
+            again: whether to write at once what failed just now.
+            timeout: the longest wait for another thread that writes, in seconds.
+
+        Raises the first error, after the other queues' outcomes were written; OperationalError
+        after the timeout.
         """
-        failed: dict[str, Exception] = {}
-        unwritten: list[Settlement] = []
-        with self._one_at_a_time:
-            while self.pending:
-                # One statement for each kind: after an error, written kinds are not repeated.
-                together: dict[tuple[Subscription, bool, type[Ending]], list[Settlement]] = {}
-                for _ in range(min(len(self.pending), _MOST)):
-                    each = self.pending.popleft()
-                    kind = each.subscription, each.ran, type(each.outcome)
-                    together.setdefault(kind, []).append(each)
-                for (subscription, ran, _), settlements in together.items():
-                    alias = subscription.queue.alias
-                    if alias not in failed:
-                        try:
-                            self._write(subscription, settlements, ran)
-                            continue
-                        except Exception as error:
-                            failed[alias] = error
-                    unwritten += settlements
-            self.pending.extendleft(reversed(unwritten))
-        for raised in failed.values():
-            raise raised
+        if not self._one_at_a_time.acquire(timeout=timeout):
+            raise OperationalError("another write of outcomes has not ended")
+        errors: list[Exception] = []
+        try:
+            skipped = {s for s, (_, at) in self._failed.items() if at > time.monotonic()}
+            skipped = set() if again else skipped
+            while found := [
+                s for s in tuple(self._subscriptions) if s.unwritten and s not in skipped
+            ]:
+                for subscription in found:
+                    try:
+                        self._write_some(subscription)
+                        self._failed.pop(subscription, None)
+                    except Exception as error:
+                        errors.append(error)
+                        # Without a connection each of the other queues would wait as long.
+                        alone = is_open(subscription.queue.alias)
+                        for each in [subscription] if alone else found:
+                            skipped.add(each)
+                            times = self._failed.get(each, (0, 0.0))[0] + 1
+                            self._failed[each] = times, time.monotonic() + after_failures(times)
+                        if not alone:
+                            break
+        finally:
+            self._one_at_a_time.release()
+        if errors:
+            raise errors[0]
+
+    def _write_some(self, subscription: Subscription) -> None:
+        """Write up to 1,000 outcomes. Until they are written the lease loop keeps their leases."""
+        some = list(islice(subscription.unwritten, _MOST))
+        # One statement for each kind: after an error, written kinds are not repeated.
+        together: dict[tuple[bool, type[Ending]], list[Settlement]] = {}
+        for each in some:
+            together.setdefault((each.ran, type(each.outcome)), []).append(each)
+        try:
+            for (ran, _), settlements in together.items():
+                self._write(subscription, settlements, ran)
+                settlements.clear()
+        finally:
+            for _ in some:
+                subscription.unwritten.popleft()
+            left = [each for settlements in together.values() for each in settlements]
+            subscription.unwritten.extendleft(reversed(left))
 
     def _write(self, subscription: Subscription, settlements: list[Settlement], ran: bool) -> None:
         """Write settlements of one kind, and announce them."""
@@ -115,8 +145,12 @@ class Settler(Loop):
             if len(settlements) == 1:
                 # This outcome can never be written. The lease expires, and the message is delivered
                 # again, up to max_deliveries times.
-                signals.database_failed.send_robust(
-                    self.name, operation="settle", error=error, wait=subscription.vt
+                send(
+                    signals.database_failed,
+                    self.name,
+                    operation="settle",
+                    error=error,
+                    wait=subscription.vt,
                 )
                 announce(subscription, [(settlements[0].message, Lost())])
                 return

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,10 +22,24 @@ from django_pgqueue.models import GroupSetting, Message, Queue
 from django_pgqueue.models.bound import bound_to
 from django_pgqueue.models.queue import reopened
 from django_pgqueue.types import Receipt
+from django_pgqueue.worker.announcer import send
 from django_pgqueue.worker.buffer import AsyncBuffer, Buffer, FetchPlan
 from django_pgqueue.worker.counts import Counts
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.running import Running
+
+#: The least value of ``most_ended``: messages end while a statement writes others.
+_LEAST_ENDED = 100
+
+
+@dataclass(eq=False)
+class Settlement:
+    """The outcome of one message. ``ran``: whether a handler ran, so that an attempt counts."""
+
+    message: Message
+    #: An Ending (:mod:`.endings`).
+    outcome: Any
+    ran: bool
 
 
 class Subscription:
@@ -58,6 +74,11 @@ class Subscription:
         buffer = AsyncBuffer if handler.is_async else Buffer
         self.buffer: Buffer = buffer(capacity, target, self.workers, plan)
         self.running: dict[int, Running] = {}
+        #: The outcomes that the settler has not written yet, the oldest first.
+        self.unwritten: deque[Settlement] = deque()
+        #: Nothing is fetched while so many messages have ended whose outcome is not written, or not
+        #: announced.
+        self.most_ended = max(capacity, _LEAST_ENDED)
         self.counts = Counts()
         self._settles_first = handler.ack_policy is AckPolicy.ACK_FIRST
         if self._settles_first:
@@ -159,7 +180,7 @@ class Subscription:
             groups.promote(message)
         self.counts.add(fetched=-len(messages))
         bound_to(self.queue).release([message.receipt for message in messages])
-        signals.messages_released.send_robust(self.name, count=len(messages))
+        send(signals.messages_released, self.name, count=len(messages))
 
     def tally(self) -> dict[Any, float]:
         """Everything counted so far, for the history."""
@@ -182,5 +203,6 @@ class Subscription:
     @property
     def busy(self) -> bool:
         """Whether this process holds unsettled messages, or is fetching."""
-        held = self.buffer.plan.fetching or self.buffer.messages or self.running
+        plan, messages = self.buffer.plan, self.buffer.messages
+        held = plan.fetching or messages or self.running or self.unwritten
         return bool(held) or self.counts.fetched > self.counts.settled

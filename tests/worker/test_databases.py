@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,16 +14,16 @@ from django_pgqueue.acks import Ack
 from django_pgqueue.engine.read import reading
 from django_pgqueue.handlers import Handler
 from django_pgqueue.maintenance import lease as maintenance_lease
-from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Process
+from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Process, queue
 from django_pgqueue.worker import Consumer, Options
 from django_pgqueue.worker.fetcher import Fetcher
 from django_pgqueue.worker.leases import LeaseKeeper
 from django_pgqueue.worker.maintenance import Maintenance
-from django_pgqueue.worker.presence import Presence
 from django_pgqueue.worker.running import Running
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
 from tests.leasing import lease
+from tests.waiting import until
 from tests.worker.consuming import executing, subscribed
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
@@ -78,7 +80,7 @@ def test_outcomes_are_written_where_they_can_be(both, down):
     with pytest.raises(OperationalError):
         settler.flush()
 
-    assert (ArchivedMessage.objects.count(), len(settler.pending)) == (10, 10)
+    assert (ArchivedMessage.objects.count(), len(both[0].unwritten)) == (10, 10)
 
 
 def test_leases_are_extended_where_they_can_be(both, down):
@@ -94,24 +96,59 @@ def test_leases_are_extended_where_they_can_be(both, down):
     assert ends == [{False}, {True}]
 
 
-def test_heartbeats_go_where_they_can(both, down):
-    presence = Presence(both, Options(heartbeat=1, dead_after=60))
-    presence.register()
-    presence._processes = dict(sorted(presence._processes.items(), reverse=True))
-    presence.leaving = True
-    down(Process.objects, "beat")
+@pytest.mark.django_db(databases=["default", "other"], transaction=True)
+def test_a_silent_database_delays_no_outcome_lease_or_heartbeat_of_another(
+    committed, consume, held, monkeypatch
+):
+    answers = threading.Event()
 
-    with pytest.raises(OperationalError):
-        presence.tick()
+    def silence(manager: Any, name: str) -> None:
+        operation = getattr(manager, name)
 
-    assert Process.objects.get().stopping
-    assert not Process.objects.using("other").get().stopping
+        def run(on: Any, *args: Any, **options: Any) -> Any:
+            where = on.using if isinstance(on, BoundQueue) else on._state.db
+            if where == "other":
+                answers.wait(60)
+            return operation(on, *args, **options)
+
+        monkeypatch.setattr(manager, name, run)
+
+    for alias in ("default", "other"):
+        Message.objects.using(alias).create_queue("orders")
+    silence(BoundQueue, "settle")
+    silence(Process.objects, "beat")
+    silence(Message.objects, "set_vt")
+    one, two = (queue("orders", using=alias) for alias in ("default", "other"))
+    quick = Handler("orders", lambda message: None, using="other", visibility_timeout=0.6)
+
+    def work(message: Message) -> None:
+        if message.body == "long":
+            held.work(message)
+
+    slow = Handler("orders", work, using="default", visibility_timeout=0.6)
+    two.send_batch([1, 2, 3])
+    run = consume(handlers=[quick, slow], options={"heartbeat": 0.1})
+    of_other, of_default = run.consumer.subscriptions
+    until(lambda: of_other.counts.started == 3)
+
+    one.send_batch(["long", "short"])
+    held.until_begun()
+    until(lambda: of_default.counts.completed == 1)
+    [before] = Process.objects.values_list("heartbeat_at", flat=True)
+    until(lambda: Process.objects.filter(heartbeat_at__gt=before).exists())
+    time.sleep(0.7)  # longer than the lease
+    read_meanwhile = one.read()
+    answers.set()
+    held.let_go()
+    until(lambda: of_default.counts.completed == 2)
+
+    assert read_meanwhile == []
 
 
 def test_messages_are_fetched_where_they_can_be(both, down, events):
     fetcher = Fetcher(
         list(reversed(both)),  # starts with the second database
-        Settler(0),
+        [Settler(0)],
     )
     down(reading, "lease")
 

@@ -77,7 +77,7 @@ def test_a_notification_wakes_long_before_the_next_poll(committed_orders, consum
 def a_fetcher(allowance: Callable[[], int] | None = None) -> tuple[Fetcher, Subscription]:
     """A fetcher for one worker with a long polling interval, without the other loops."""
     subscription = subscribed(max_workers=1, max_fetch_interval=30)
-    return Fetcher([subscription], Settler(0), allowance=allowance), subscription
+    return Fetcher([subscription], [Settler(0)], allowance=allowance), subscription
 
 
 def test_a_message_taken_while_the_fetcher_finds_the_buffer_full_lets_it_fetch(orders):

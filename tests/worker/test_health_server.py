@@ -15,7 +15,7 @@ from tests.waiting import until
 
 
 def report() -> dict[str, Any]:
-    return {"loops": True, "database": True, "stopping": False}
+    return {"loops": True, "database": True, "receivers": True, "stopping": False}
 
 
 @pytest.fixture

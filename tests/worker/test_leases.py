@@ -101,7 +101,7 @@ def test_a_handler_that_goes_on_after_its_ack_loses_no_lease(
     until(lambda: len(run.subscription.running) == 2)
     [lease] = [m for r in run.subscription.running.values() for m in r.messages if m.id == done]
     end = lease.lease_until
-    until(lambda: run.consumer._leases._checked > end, seconds=20)
+    until(lambda: run.consumer.leases[0]._checked > end, seconds=20)
     held.let_go()
     until(lambda: run.subscription.counts.completed == 2)
 
@@ -183,6 +183,32 @@ def test_extend_in_a_transaction_does_not_hold_up_the_lease_loop(committed_order
     finish.set()
 
     until(lambda: len(outcomes()) == 2)
+    assert not named(events, "database_failed")
+
+
+def test_a_row_that_a_handler_locks_keeps_no_other_lease_from_being_extended(
+    committed_orders, consume, held, events
+):
+    """Nobody can read a locked row, so its message is not delivered again either."""
+    runs: list[Any] = []
+
+    def work(message: Message) -> None:
+        runs.append(message.body)
+        with transaction.atomic():
+            if message.body == "locks":
+                committed_orders.set_vt(message, 60)
+            held.work(message)
+
+    committed_orders.send_batch(["locks", "waits", "waits, too"])
+    consume(work, visibility_timeout=0.6, max_workers=3)
+    until(lambda: len(runs) == 3)
+    time.sleep(1.5)  # twice a lease
+    others = committed_orders.read()
+    held.let_go()
+    until(lambda: len(outcomes()) == 3)
+
+    assert (others, len(runs)) == ([], 3)
+    assert not named(events, "leases_lost")
     assert not named(events, "database_failed")
 
 
@@ -388,7 +414,7 @@ def test_a_handler_that_a_stop_interrupts_loses_its_message_at_once_and_uncounte
     held.let_go()
     until(lambda: not alive(running.thread))
 
-    assert (live(), len(run.consumer.settler.pending)) == ([(pk, "SCHEDULED", 0, 0)], 0)
+    assert (live(), len(run.subscription.unwritten)) == ([(pk, "SCHEDULED", 0, 0)], 0)
     assert named(events, "leases_lost") == []
     [interrupted] = named(events, "messages_interrupted")
     assert [message.id for message in interrupted["messages"]] == [pk]

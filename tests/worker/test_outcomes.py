@@ -719,4 +719,4 @@ def test_outcomes_written_before_the_database_failed_are_not_written_again(order
     counts = subscription.report()
     assert (counts["completed"], counts["retried"], counts["lost"]) == (1, 1, 1)
     assert outcomes() == {done.id: "COMPLETED"}
-    assert not settler.pending
+    assert not subscription.unwritten

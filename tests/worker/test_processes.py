@@ -387,7 +387,7 @@ def test_a_consumer_that_cannot_register_leaves_its_port_to_others(patient, monk
     port = free_port()
     handler = Handler("patient", lambda message: None)
     consumer = Consumer([handler], Options(health_port=port))
-    monkeypatch.setattr(consumer.presence, "register", down)
+    monkeypatch.setattr(consumer.presences[0], "register", down)
 
     with pytest.raises(OperationalError):
         consumer.run()
