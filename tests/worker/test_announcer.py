@@ -63,10 +63,9 @@ def test_slow_receivers_cause_no_second_delivery(committed_orders, drain, by):
             raise ValueError("as told")
 
     with listening(signals.messages_completed, slow_receiver):
-        run = drain(work, visibility_timeout=1, retry=NoRetry())
+        drain(work, visibility_timeout=1, retry=NoRetry())
 
     assert runs == Counter(ids)
-    assert run.subscription.counts.lost == 0
     assert len(outcomes()) == 2000
 
 
