@@ -98,7 +98,7 @@ KINDS = tuple(_RIGHTS)
 # The functions of limits (slots.sql, whole_queue.sql) that reads and settlements call.
 _SLOTS = (
     "spacing|group_rule|fill_slots|fill_groups|fill_some|empty_slots|slots_freed|may_start|started|"
-    "admit|admitted"
+    "admit|admitted|need_read_committed"
 )
 
 # Functions that triggers, policies and statements call with the rights of the role.

@@ -17,6 +17,21 @@ LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_tem
                 / split_part(rate, '/', 1)::float8) * interval '1 microsecond'
 $$;
 
+-- Raises an error unless each statement of this transaction has a new snapshot. An older one would
+-- not show what other sessions have leased.
+CREATE FUNCTION {schema}.pgqueue_need_read_committed() RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'a queue with limits or rates can only be read in READ COMMITTED, not in %',
+                upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'invalid_transaction_state',
+                  HINT = 'Set default_transaction_isolation of this role or connection to '
+                         '''read committed''.';
+    END IF;
+END
+$$;
+
 -- Returns the rule of a group, from its own settings or else from its queue's.
 --
 -- slots     how many slots it has
@@ -117,6 +132,10 @@ DECLARE
     filled integer;
     put_off integer;
 BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RETURN false;  -- an old snapshot does not show all slots that are taken
+    END IF;
+
     -- The slot with the lowest number is the group's lock.
     SELECT slot INTO lock FROM {schema}.pgqueue_group WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM {schema}.pgqueue_group WHERE queue_id = queue AND group_key = key
@@ -310,6 +329,10 @@ CREATE FUNCTION {schema}.pgqueue_fill_groups(
 DECLARE
     locks smallint[];
 BEGIN
+    IF opening THEN
+        PERFORM {schema}.pgqueue_need_read_committed();
+    END IF;
+
     SELECT array_agg(k.queue_id), array_agg(k.group_key), array_agg(l.slot)
     INTO queue_ids, groups, locks
     FROM (SELECT DISTINCT * FROM unnest(queue_ids, groups) AS k (queue_id, group_key)) k

@@ -22,13 +22,7 @@ DECLARE
     leased bigint;
     expired bigint;
 BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'a queue with a limit or a rate is read in READ COMMITTED, not in %',
-                upper(current_setting('transaction_isolation'))
-            USING ERRCODE = 'invalid_transaction_state',
-                  HINT = 'Set default_transaction_isolation of this role or connection to '
-                         '''read committed''.';
-    END IF;
+    PERFORM {schema}.pgqueue_need_read_committed();
     LOOP
         SELECT g.free_at INTO next_at FROM {schema}.pgqueue_group g
         WHERE g.queue_id = queue AND g.group_key = '' AND g.slot = -1 FOR UPDATE;

@@ -439,17 +439,33 @@ def test_a_lease_that_is_extended_at_its_end_counts_as_in_flight(committed_order
     assert committed_orders.read(qty=9) == []
 
 
-@pytest.mark.parametrize("setting", [{"limit": 2}, {"rate": "1/h"}])
+@pytest.mark.parametrize(
+    "setting",
+    [{"limit": 2}, {"rate": "1/h"}, {"group_limit": 2}, {"group_rate": "1/h"}],
+    ids=lambda setting: next(iter(setting)),
+)
 def test_a_read_in_another_isolation_level_is_refused(committed_orders, change, actor, setting):
     """An older snapshot would not show what others have leased."""
     change(**setting)
-    committed_orders.send(1)
+    committed_orders.send(1, group="a")
     actor.do(execute, "SET default_transaction_isolation = 'repeatable read'")
 
     with pytest.raises(DatabaseError, match="READ COMMITTED, not in REPEATABLE READ"):
         actor.do(call, "read", "orders")
 
     assert len(committed_orders.read()) == 1
+
+
+def test_an_ack_in_another_isolation_level_fills_no_slot(committed_orders, change, actor):
+    change(group_limit=2)
+    committed_orders.send_batch(range(9), group="a")
+    first, _second = committed_orders.read(qty=9)
+    actor.do(execute, "SET default_transaction_isolation = 'repeatable read'")
+
+    actor.do(call, "archive", "orders", first.receipt)
+
+    assert len(committed_orders.read(qty=9)) == 1
+    assert committed_orders.read(qty=9) == []
 
 
 def test_a_slot_of_the_queue_is_free_once_the_ack_is_committed(committed_orders, change, actor):
