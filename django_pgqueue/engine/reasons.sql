@@ -10,6 +10,7 @@
 -- at_rate      whether it has a slot of its group, and its vt is the slot's free_at
 -- read_ct      the number of its deliveries
 -- needs_slot   whether it is in a group and has no slot there
+-- ahead        how many messages wait before it in its group, counted up to the group's slots
 -- vt           when it is readable; only reasons/until uses it
 --
 -- The queries of reasons/facts follow. They read each group and each queue once.
@@ -22,11 +23,11 @@ CASE
            WHEN s.not_due THEN 'scheduled'
            WHEN q.held = 'queue_paused' THEN q.held
            WHEN s.needs_slot AND g.paused THEN 'group_paused'
-           WHEN s.needs_slot AND g.is_fifo AND g.taken > 0 THEN 'group'
+           WHEN s.needs_slot AND g.is_fifo AND g.taken + s.ahead > 0 THEN 'group'
            WHEN s.needs_slot AND g.leased >= g.slots AND NOT g.by_start THEN 'group_limit'
            WHEN s.needs_slot AND g.free_at IS NOT NULL THEN 'group_rate'
-           WHEN s.needs_slot AND g.taken >= g.slots AND g.by_start THEN 'group'
-           WHEN s.needs_slot AND g.taken >= g.slots THEN 'group_limit'
+           WHEN s.needs_slot AND g.taken + s.ahead >= g.slots AND g.by_start THEN 'group'
+           WHEN s.needs_slot AND g.taken + s.ahead >= g.slots THEN 'group_limit'
            ELSE q.held
        END
 
@@ -101,18 +102,24 @@ WHERE o.id = k.queue_id
 
 -- {reasons/standing}: the columns of asked for the message m, or no row if it is not in the queue
 (SELECT d.vt, d.read_ct, {places/in_flight} AS in_flight, {places/not_due} AS not_due,
-        d.group_key IS NOT NULL AND d.slot_at IS NULL AS needs_slot, d.vt = d.slot_at AS at_rate
+        d.group_key IS NOT NULL AND d.slot_at IS NULL AS needs_slot, d.vt = d.slot_at AS at_rate,
+        0::bigint AS ahead
  FROM (SELECT d.*, {reasons/slot_at} AS slot_at
        FROM pgqueue_deferred d WHERE d.id = m.id AND d.queue_id + 0 = {of} OFFSET 0) d)
 UNION ALL
-(SELECT vt, 1, {places/not_due}, false, false, false FROM pgqueue_lease l
+(SELECT vt, 1, {places/not_due}, false, false, false, 0 FROM pgqueue_lease l
  WHERE int8range(l.head, l.tail, '[]') @> m.id AND l.queue_id + 0 = {of}
    AND m.id = ANY(l.ids) LIMIT 1)
 UNION ALL
-(SELECT vt, read_ct, false, {places/not_due} IS TRUE, true, false FROM pgqueue_waiting w
+(SELECT vt, read_ct, false, {places/not_due} IS TRUE, true, false,
+        (SELECT count(*) FROM (
+             SELECT FROM pgqueue_waiting a
+             WHERE a.queue_id = {of} AND a.group_key = m.group_key AND a.id < m.id
+             ORDER BY a.id LIMIT (SELECT slots FROM pgqueue_group_rule({of}, m.group_key))) a)
+ FROM pgqueue_waiting w
  WHERE w.queue_id = {of} AND w.group_key = m.group_key AND w.id = m.id OFFSET 0)
 UNION ALL
-(SELECT NULL, 0, false, false, false, false
+(SELECT NULL, 0, false, false, false, false, 0
  WHERE (SELECT true FROM pgqueue_ready r
         WHERE r.queue_id = {of} AND -r.priority = -m.priority::smallint
           AND r.turn = {places/turn} AND r.id = m.id

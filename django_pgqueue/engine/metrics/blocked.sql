@@ -5,14 +5,14 @@ CROSS JOIN LATERAL (
     WITH asked AS MATERIALIZED (
         SELECT {of} AS queue_id, false AS in_flight, c.*
         FROM (
-            VALUES ('ready', NULL::text, false, 0, false, false, r.counted),
-                   ('due', NULL, false, 1, false, false, d.loose_due + l.due)
+            VALUES ('ready', NULL::text, false, 0, false, false, 0::bigint, r.counted),
+                   ('due', NULL, false, 1, false, false, 0, d.loose_due + l.due)
             UNION ALL
             SELECT e.* FROM (
                 SELECT CASE WHEN {places/due} THEN 'due' ELSE 'delayed' END,
                        CASE WHEN slot_at IS NULL THEN group_key END,
                        {places/not_due}, least(read_ct, 1), slot_at IS NULL, (vt = slot_at) IS TRUE,
-                       count(*)
+                       0::bigint, count(*)
                 FROM (SELECT d.*, {reasons/slot_at} AS slot_at
                       FROM (SELECT id, vt, state, read_ct, group_key FROM pgqueue_deferred
                             WHERE queue_id = {of} ORDER BY vt LIMIT (SELECT %(limit)s::bigint)) d
@@ -22,12 +22,15 @@ CROSS JOIN LATERAL (
             UNION ALL
             SELECT e.* FROM (
                 SELECT 'waiting', group_key, {places/not_due} IS TRUE, least(read_ct, 1), true, false,
-                       count(*)
-                FROM (SELECT group_key, vt, read_ct FROM pgqueue_waiting WHERE queue_id = {of}
+                       CASE WHEN q.has_slots THEN before ELSE least(before, 1) END, count(*)
+                FROM (SELECT group_key, vt, read_ct,
+                             row_number() OVER (PARTITION BY group_key ORDER BY id
+                                                ROWS UNBOUNDED PRECEDING) - 1 AS before
+                      FROM pgqueue_waiting WHERE queue_id = {of}
                       ORDER BY group_key, id LIMIT (SELECT %(limit)s::bigint)) v
-                GROUP BY 1, 2, 3, 4, 5, 6) e
+                GROUP BY 1, 2, 3, 4, 5, 6, 7) e
             WHERE w.counted > 0
-        ) c (place, group_key, not_due, read_ct, needs_slot, at_rate, number)
+        ) c (place, group_key, not_due, read_ct, needs_slot, at_rate, ahead, number)
         WHERE number > 0
     ),
     {reasons/facts}

@@ -17,20 +17,21 @@ step AS (
                       ORDER BY w.group_key, w.id LIMIT 1)
     FROM step WHERE group_key IS NOT NULL
 ),
--- Skips groups whose next message may start. Skips at most as many as one read gives a head.
+-- Skips groups all of whose messages may start. Skips at most as many as one read gives a head.
 blocked_group AS MATERIALIZED (
-    SELECT k.group_key
+    SELECT k.group_key, g.slots
     FROM (SELECT * FROM step WHERE group_key IS NOT NULL
           LIMIT (SELECT %(qty)s::bigint + {places/rechecks})) k
     CROSS JOIN whole_queue q
     CROSS JOIN LATERAL ({reasons/group}) g
     CROSS JOIN LATERAL (
         SELECT FROM (SELECT false AS in_flight, {places/not_due} IS TRUE AS not_due, false AS at_rate,
-                            read_ct, true AS needs_slot
-                     FROM pgqueue_waiting d
-                     WHERE d.queue_id = {queue_id} AND d.group_key = k.group_key
-                       AND {read/contains}
-                     ORDER BY d.id LIMIT (SELECT %(qty)s::bigint)) s
+                            read_ct, true AS needs_slot, ahead
+                     FROM (SELECT *, row_number() OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) - 1 AS ahead
+                           FROM pgqueue_waiting
+                           WHERE queue_id = {queue_id} AND group_key = k.group_key ORDER BY id) d
+                     WHERE {read/contains}
+                     ORDER BY d.id LIMIT (SELECT g.slots + %(qty)s::bigint)) s
         WHERE {reasons/reason} IS NOT NULL LIMIT 1) found
     LIMIT (SELECT %(qty)s::bigint)
 ),
@@ -40,7 +41,7 @@ asked AS MATERIALIZED (
         SELECT 1 AS rank, row_number() OVER (ORDER BY d.vt ROWS UNBOUNDED PRECEDING) AS number,
                {queue_id} AS queue_id, d.id, d.enqueued_at, d.priority, d.group_key, d.read_ct,
                d.attempts, d.first_read_at, d.vt, false AS in_flight, false AS not_due, false AS at_rate,
-               d.group_key IS NOT NULL AND d.slot_at IS NULL AS needs_slot
+               d.group_key IS NOT NULL AND d.slot_at IS NULL AS needs_slot, 0::bigint AS ahead
         FROM (SELECT d.*, {reasons/slot_at} AS slot_at FROM pgqueue_deferred d
               WHERE d.queue_id = {queue_id} AND {places/due} ORDER BY d.vt OFFSET 0) d
         WHERE ((SELECT held FROM whole_queue) IS NOT NULL
@@ -50,7 +51,7 @@ asked AS MATERIALIZED (
     UNION ALL
     SELECT * FROM (
         SELECT 2, row_number() OVER (ROWS UNBOUNDED PRECEDING), {queue_id}, d.id, d.enqueued_at,
-               l.priority, NULL::text, 1, 0, l.read_at, l.vt, false, false, false, false
+               l.priority, NULL::text, 1, 0, l.read_at, l.vt, false, false, false, false, 0
         FROM (SELECT * FROM pgqueue_lease l WHERE l.queue_id = {queue_id} AND {places/due}
               ORDER BY l.vt OFFSET 0) l
         CROSS JOIN LATERAL unnest(l.ids, l.enqueued_ats) AS d (id, enqueued_at)
@@ -59,25 +60,28 @@ asked AS MATERIALIZED (
     UNION ALL
     SELECT * FROM (
         SELECT 3, row_number() OVER (ORDER BY -d.priority, d.turn), {queue_id}, d.id, d.enqueued_at,
-               d.priority, d.group_key, 0, 0, NULL::timestamptz, d.enqueued_at, false, false, false, false
+               d.priority, d.group_key, 0, 0, NULL::timestamptz, d.enqueued_at, false, false, false, false, 0
         FROM pgqueue_ready d
         WHERE d.queue_id = {queue_id} AND (SELECT held FROM whole_queue) IS NOT NULL
           AND {read/contains}
         LIMIT (SELECT %(qty)s::bigint)) fresh
     UNION ALL
     SELECT 4, w.number, {queue_id}, w.id, w.enqueued_at, w.priority, w.group_key, w.read_ct,
-           w.attempts, w.first_read_at, coalesce(w.vt, w.enqueued_at), false, w.not_due, false, true
+           w.attempts, w.first_read_at, coalesce(w.vt, w.enqueued_at), false, w.not_due, false, true,
+           w.ahead
     FROM blocked_group k
     CROSS JOIN LATERAL (
         SELECT d.*, {places/not_due} IS TRUE AS not_due, row_number() OVER (ORDER BY d.id) AS number
-        FROM pgqueue_waiting d
-        WHERE d.queue_id = {queue_id} AND d.group_key = k.group_key AND {read/contains}
-        ORDER BY d.id LIMIT (SELECT %(qty)s::bigint)) w
+        FROM (SELECT *, row_number() OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) - 1 AS ahead
+              FROM pgqueue_waiting
+              WHERE queue_id = {queue_id} AND group_key = k.group_key ORDER BY id) d
+        WHERE {read/contains}
+        ORDER BY d.id LIMIT (SELECT k.slots + %(qty)s::bigint)) w
     UNION ALL
     SELECT * FROM (
         SELECT 5, row_number() OVER (ORDER BY d.vt ROWS UNBOUNDED PRECEDING), {queue_id}, d.id,
                d.enqueued_at, d.priority, d.group_key, d.read_ct, d.attempts, d.first_read_at, d.vt, false, true,
-               d.vt = d.slot_at, d.group_key IS NOT NULL AND d.slot_at IS NULL
+               d.vt = d.slot_at, d.group_key IS NOT NULL AND d.slot_at IS NULL, 0
         FROM (SELECT d.*, {reasons/slot_at} AS slot_at FROM pgqueue_deferred d
               WHERE d.queue_id = {queue_id} AND {places/delayed} ORDER BY d.vt OFFSET 0) d
         WHERE {read/contains}

@@ -9,7 +9,7 @@ from django_pgqueue import queue
 from django_pgqueue.engine.read import positions
 from django_pgqueue.engine.statements import Part
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
-from django_pgqueue.models import Queue
+from django_pgqueue.models import Message, Queue
 from django_pgqueue.types import Wait
 
 
@@ -24,7 +24,7 @@ def blocked(orders, qty=None):
 def test_a_queue_without_anything_blocked_shows_nothing(orders):
     orders.send_batch(range(3))
     orders.read(qty=1)
-    orders.send_batch(range(2), group="a")  # it has no head yet
+    orders.send(1, group="a")  # it has no head yet
 
     assert orders.peek(qty=None, blocked=True) == []
     assert [message.wait for message in orders.peek(qty=None)] == [None] * 3
@@ -57,6 +57,35 @@ def test_the_first_message_of_each_group_comes_first(orders):
     found = orders.peek(qty=3, blocked=True)
 
     assert [message.body for message in found] == ["a1", "b1", "a2"]
+
+
+def test_behind_the_first_message_of_a_group_that_was_never_read_all_wait_for_it(orders):
+    first, *others = orders.send_batch(range(3), group="a")
+
+    assert orders.why(first) == Wait(None, None)
+    assert blocked(orders) == dict.fromkeys(others, "group")
+    assert list(blocked(orders, qty=1)) == others[:1]
+    assert orders.metrics().blocked == {"group": 2}
+    [found] = orders.peek(qty=None)
+    assert found.id == first
+
+
+def test_messages_of_a_new_group_wait_for_its_limit(db):
+    Message.objects.create_queue("orders", group_limit=2)
+    orders = queue("orders")
+    first, second, *others = orders.send_batch(range(5), group="a")
+
+    assert [orders.why(each) for each in (first, second)] == [Wait(None, None)] * 2
+    assert blocked(orders) == dict.fromkeys(others, "group_limit")
+    assert list(blocked(orders, qty=2)) == others[:2]
+    assert orders.metrics().blocked == {"group_limit": 3}
+
+
+def test_behind_the_delayed_first_message_of_a_new_group_all_wait_for_it(orders):
+    first = orders.send("later", group="a", delay=60)
+    second = orders.send("now", group="a")
+
+    assert blocked(orders) == {first: "scheduled", second: "group"}
 
 
 def test_of_a_paused_queue_messages_come_in_the_order_of_reads(orders):
