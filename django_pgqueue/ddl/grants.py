@@ -107,7 +107,7 @@ _FUNCTIONS = {
     "consumer": f"^pgqueue_(may|wake|sent|go_on|next_heads|alive_groups|{_SLOTS})$",
     "operator": f"^pgqueue_(may|wake|sent|go_on|next_heads|alive_groups|apply_limits|{_SLOTS})$",
     "analyst": "^pgqueue_(may|spacing|group_rule)$",
-    "spark": f"^pgqueue_(may|{_SLOTS}|(wake|sent|go_on|next_heads|alive_groups)(_unlogged)?)$",
+    "spark": f"^pgqueue_(may|alive_groups|{_SLOTS}|(wake|sent|go_on|next_heads)(_unlogged)?)$",
 }
 
 # A right that identifies each kind of role, the widest kind first. Every database has these tables.

@@ -233,7 +233,7 @@ def test_a_message_waits_for_its_queue_wherever_one_asks(orders, tell, limits, r
 
 def test_a_message_waits_for_its_group_wherever_one_asks(orders, tell):
     head, pk = orders.send_batch([1, 2], group="g")
-    tell({})
+    tell({pk: "group"})
     [message] = lease("orders")
     tell({pk: "group"})
     message.nack(60)

@@ -244,7 +244,7 @@ def test_messages_of_a_fifo_group_wait_behind_its_head():
     Message.objects.create_queue("orders")
     orders = queue("orders")
     ids = [orders.send(n, group="a") for n in range(2)]
-    assert reasons(orders, *ids) == [None, None]
+    assert reasons(orders, *ids) == [None, "group"]
     [head] = orders.read()
     assert reasons(orders, *ids) == [None, "group"]
     orders.retry({head.receipt: 60})
