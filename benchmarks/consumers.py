@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from typing import Any
@@ -10,7 +11,8 @@ from django.db import connection
 
 from benchmarks import runs
 from benchmarks.notes import note, note_delay
-from django_pgqueue import consumer
+from django_pgqueue import consumer, signals
+from django_pgqueue.retries import NoRetry
 
 #: Modes that have a batch handler too.
 BATCHES = ("drain",)
@@ -24,6 +26,36 @@ def nothing(message: Any) -> None:
 @consumer("drain-batch", batch=True)
 def nothing_at_once(messages: list[Any]) -> None:
     """A batch handler that does nothing."""
+
+
+@consumer("slow-logs", visibility_timeout=2, retry=NoRetry())
+def note_and_fail(message: Any) -> None:
+    note("ran", message.id)
+    raise ValueError("as told")
+
+
+@consumer("slow-receiver", visibility_timeout=2)
+def note_the_run(message: Any) -> None:
+    note("ran", message.id)
+
+
+class SlowHandler(logging.Handler):
+    """A log handler that waits for a network, for 5 ms a line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        time.sleep(0.005)
+
+
+def wait_for_each(messages: list[Any], **kwargs: Any) -> None:
+    """A receiver that waits 5 ms for each message."""
+    time.sleep(0.005 * len(messages))
+
+
+if os.environ.get("BENCHMARK_SLOW") == "slow-logs":
+    logging.getLogger("django_pgqueue").addHandler(SlowHandler())
+    logging.getLogger("django_pgqueue").propagate = False
+if os.environ.get("BENCHMARK_SLOW") == "slow-receiver":
+    signals.messages_completed.connect(wait_for_each)
 
 
 @consumer("wait")

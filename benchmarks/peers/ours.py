@@ -64,8 +64,9 @@ class Worker(peers.Worker):
 
     def command(self, mode: str, concurrency: int | None = None) -> list[str]:
         workers = [] if concurrency is None else ["--workers", str(concurrency)]
-        name = self.queue(mode)
-        return [sys.executable, "-m", "django", "runconsumer", name, "--no-progress", *workers]
+        # A stop that takes longer ends with a kill.
+        options = ["--no-progress", "--graceful-timeout", "5", *workers]
+        return [sys.executable, "-m", "django", "runconsumer", self.queue(mode), *options]
 
     def enqueue(self, body: dict[str, Any], mode: str) -> None:
         Message.objects.send(self.queue(mode), body)

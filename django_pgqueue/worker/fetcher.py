@@ -28,7 +28,7 @@ _PATIENCE = 5.0
 _PROBATION = 2.0
 _PAUSE = 0.001
 #: The wait before the next fetch while writes or receivers of signals fall behind, in seconds.
-_PAUSE_BEHIND = 0.02
+_PAUSE_BEHIND = 0.01
 
 
 class Fetcher(Loop):

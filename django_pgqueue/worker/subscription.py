@@ -28,8 +28,9 @@ from django_pgqueue.worker.counts import Counts
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.running import Running
 
-#: The least value of ``most_ended``: messages end while a statement writes others.
-_LEAST_ENDED = 100
+#: The value of ``most_ended`` in capacities of the buffer, and its least value. With a lower limit
+#: fast handlers wait, since messages end while a statement writes others.
+_ENDED, _LEAST_ENDED = 4, 100
 
 
 @dataclass(eq=False)
@@ -78,7 +79,7 @@ class Subscription:
         self.unwritten: deque[Settlement] = deque()
         #: Nothing is fetched while so many messages have ended whose outcome is not written, or not
         #: announced.
-        self.most_ended = max(capacity, _LEAST_ENDED)
+        self.most_ended = max(capacity * _ENDED, _LEAST_ENDED)
         self.counts = Counts()
         self._settles_first = handler.ack_policy is AckPolicy.ACK_FIRST
         if self._settles_first:
