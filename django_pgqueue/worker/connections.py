@@ -189,8 +189,13 @@ def _start_checking() -> None:
     threading.Thread(target=_check, name="pgqueue-limits", daemon=True).start()
 
 
-# A forked child does not inherit the thread, so it must start its own.
-os.register_at_fork(after_in_child=_start_checking.cache_clear)
+def _begin_anew() -> None:
+    # A forked child does not inherit the thread. It must not cut the connections of its parent.
+    _limits.clear()
+    _start_checking.cache_clear()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _check() -> None:

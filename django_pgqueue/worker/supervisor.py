@@ -10,6 +10,8 @@ import sys
 import time
 from types import FrameType
 
+from django_pgqueue.interrupts import handle
+
 logger = logging.getLogger("django_pgqueue.consumer")
 
 #: The environment variable with the supervisor's pid: children stop when that process is gone.
@@ -49,8 +51,7 @@ class Supervisor:
 
     def run(self) -> None:
         """Supervise until a signal comes, or every child has drained its queues."""
-        signal.signal(signal.SIGTERM, self._on_signal)
-        signal.signal(signal.SIGINT, self._on_signal)
+        handle(self._on_signal)
         slots = [_Slot(number, self._drain) for number in range(self._processes)]
         try:
             while not self._signals:

@@ -163,6 +163,26 @@ def test_the_final_report_counts_a_cancelled_message_and_no_lost_lease(patient, 
     assert "visibility_timeout" not in command.output
 
 
+def test_a_handler_can_terminate_its_child_process(patient, start, tmp_path):
+    """Not so with the consumer's signal handlers, which a forked child inherits."""
+    patient.send({"op": 1, "before": "child"})
+
+    start("--drain").wait()
+
+    ended = [event for event in history.read(tmp_path) if event["event"] == "ended"]
+    assert [event["code"] for event in ended] == [-signal.SIGTERM]
+
+
+def test_daemonic_child_processes_of_handlers_end_with_the_consumer(patient, start, tmp_path):
+    patient.send({"op": 1, "before": "daemon"})
+    command = start()
+    until(lambda: outcomes("patient"))
+
+    command.terminate()
+
+    assert command.wait(8) == 0
+
+
 # Limits
 
 

@@ -7,6 +7,7 @@ the effect, and in how many first deliveries they happen.
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import sys
@@ -51,8 +52,35 @@ def act(what: str | None, message: Message) -> None:
             time.sleep(0.01)
     if what == "sleep":
         time.sleep(message.body["seconds"])
+    if what == "child":
+        terminate_a_child()
+    if what == "daemon":
+        begun_child(daemon=True)
     if what == "lock":
         lock_in_turn(message.body["keys"])
+
+
+def sleep_in_child(begun: Any) -> None:
+    begun.set()
+    time.sleep(3600)
+
+
+def begun_child(**options: Any) -> Any:
+    forked = multiprocessing.get_context("fork")
+    begun = forked.Event()
+    child = forked.Process(target=sleep_in_child, args=[begun], **options)
+    child.start()
+    begun.wait()
+    return child
+
+
+def terminate_a_child() -> None:
+    child = begun_child()
+    child.terminate()
+    child.join(5)
+    record("ended", code=child.exitcode)
+    child.kill()
+    child.join()
 
 
 def lock_in_turn(keys: list[int]) -> None:

@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error, connections
 from django.utils import autoreload
 
+from django_pgqueue import interrupts
 from django_pgqueue.errors import PgQueueError
 from django_pgqueue.handlers import autodiscover, handlers
 from django_pgqueue.management.base import add_time, advice, positive, seconds
@@ -134,12 +135,12 @@ def _stop_on_signals(consumer: Consumer) -> None:
         name = signal.Signals(number).name
         if consumer.stopping:
             consumer.abort(f"{name} again")
+            restore()  # a third signal kills the process
         else:
             consumer.stop(name)
 
     try:
-        signal.signal(signal.SIGTERM, stop)
-        signal.signal(signal.SIGINT, stop)
+        restore = interrupts.handle(stop)
     except ValueError:
         # Only the main thread may set signal handlers, and the reloader runs this in another
         # thread: stop at exit.
