@@ -6,6 +6,7 @@ import datetime as dt
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -244,12 +245,22 @@ class Ticker(Loop):
         """Save declarations and send due schedules. Returns the seconds until the next call."""
         wait = _LONGEST
 
-        def plan() -> None:
+        def plan(*, overdue: bool) -> None:
             nonlocal wait
-            if (soonest := Schedule.objects.seconds_until_next(using=alias)) is not None:
+            soonest = Schedule.objects.seconds_until_next(using=alias, overdue=overdue)
+            if soonest is not None:
                 wait = min(soonest, _LONGEST)
 
-        steps: list[Callable[[], object]] = [partial(Schedule.objects.send_due, using=alias), plan]
+        def send() -> None:
+            try:
+                Schedule.objects.send_due(using=alias)
+            except Exception:
+                with suppress(Error):
+                    plan(overdue=False)
+                raise
+            plan(overdue=True)
+
+        steps: list[Callable[[], None]] = [send]
         if time.monotonic() - self._declared_at.get(alias, -_LONGEST) >= _LONGEST:
             steps.insert(0, partial(self._declare, alias))
         try:

@@ -103,7 +103,11 @@ class PausePage(_SchedulePage):
             # Forget the declaration. Otherwise a consumer would end the schedule again, as one that
             # no process declares.
             schedule.ended_at = schedule.declared = None
-        schedule.save()
+        try:
+            schedule.save()
+        except PgQueueError as error:
+            self.tell(str(error), messages.ERROR)
+            return
         self.owner.log_change(self.request, schedule, "Paused." if self.paused else "Resumed.")
         self.tell((_("Paused %s.") if self.paused else _("Resumed %s.")) % schedule)
 

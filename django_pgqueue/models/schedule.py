@@ -33,7 +33,6 @@ _TICKS = 1000
 _LATE = dt.timedelta(minutes=1)
 #: Seconds that a send waits for a lock of another session.
 _PATIENCE = 0.2
-_SHORTEST = dt.timedelta(seconds=1)
 
 _TIMES = ("cron", "interval", "time_zone", "paused", "ended_at")
 #: The fields that change when a tick is sent.
@@ -145,12 +144,14 @@ class ScheduleManager(models.Manager["Schedule"]):
                         mended.append(row)
         return mended
 
-    def seconds_until_next(self, *, using: str) -> float | None:
+    def seconds_until_next(self, *, using: str, overdue: bool = True) -> float | None:
         """Return the seconds until the next tick, by the server's clock; None if there is none.
 
-        A failed tick does not count: it is retried whenever other ticks are sent.
+        A failed tick does not count: it is retried whenever other ticks are sent. Without
+        ``overdue`` no tick counts that is due already.
         """
-        waiting = self._runnable(using).exclude(~models.Q(error=""), next_run_at__lte=columns.NOW)
+        failed = ~models.Q(error="") if overdue else models.Q()
+        waiting = self._runnable(using).exclude(failed, next_run_at__lte=columns.NOW)
         soonest = waiting.aggregate(soonest=models.Min("tick"))["soonest"]
         return None if soonest is None else (ddl.moment(soonest) - _now(using)).total_seconds()
 
@@ -239,7 +240,7 @@ class Schedule(models.Model):
     ... )
     <Schedule: nightly>
 
-    Saving raises InvalidArgument for invalid times.
+    Saving raises InvalidArgument for invalid times, and for a message that could not be sent.
     """
 
     id: columns.BigAutoKey = models.BigAutoField(primary_key=True)
@@ -361,7 +362,10 @@ class Schedule(models.Model):
     def following(self, last: dt.datetime, after: dt.datetime) -> dt.datetime:
         """Return the first tick after ``after``. Intervals count from ``last``."""
         if self.interval is not None:
-            return last + ((after - last) // self.interval + 1) * self.interval
+            try:
+                return last + ((after - last) // self.interval + 1) * self.interval
+            except ArithmeticError as error:  # zero, or beyond the year 9999
+                raise InvalidArgument(f"interval {self.interval} has no next tick") from error
         return cron.following(self.cron, self.time_zone, after)
 
     def sooner(self, now: dt.datetime) -> dt.datetime | None:
@@ -469,6 +473,17 @@ class Schedule(models.Model):
         type(self).objects.using(self._state.db).filter(pk=self.pk).update(**changes)
 
     def _check(self) -> None:
+        """Raise InvalidArgument for settings with which no message could be sent."""
+        if not arguments.text(self.name, "name"):
+            raise InvalidArgument("a schedule needs a name")
+        self.interval = arguments.span(self.interval, "interval")
+        self.expires = arguments.span(self.expires, "expires")
+        arguments.priority(self.priority)
+        arguments.key(self.group_key or None, "group_key")
+        arguments.key(self.unique_key or None, "unique_key")
+        arguments.json_text(self.body)
+        if self.until not in ("", "started", "done"):
+            raise InvalidArgument(f'until must be "started", "done" or empty, not {self.until!r}')
         if bool(self.cron) == (self.interval is not None):
             raise InvalidArgument("a schedule needs either a cron expression or an interval")
         if self.until and not self.unique_key:
@@ -480,9 +495,6 @@ class Schedule(models.Model):
             )
         if self.cron:
             cron.check(self.cron, self.time_zone)
-        elif self.interval is not None and self.interval < _SHORTEST:
-            raise InvalidArgument(f"interval must be at least a second, not {self.interval}")
-        arguments.span(self.expires, "expires")
 
 
 def _now(using: str) -> dt.datetime:

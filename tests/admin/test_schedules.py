@@ -98,6 +98,15 @@ def test_schedules_are_paused_and_resumed(planner, orders):
     assert made.next_run_at > before
 
 
+def test_resuming_a_schedule_with_invalid_times_says_why(planner, orders):
+    made = often()
+    Schedule.objects.update(interval=dt.timedelta(0), paused=True)
+
+    assert "Interval must be at least a second" in press(planner, "resume", made.pk)
+
+    assert Schedule.objects.get().paused
+
+
 def test_a_schedule_is_run_now(planner, orders):
     made = often({"report": "sales"})
 

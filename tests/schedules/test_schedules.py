@@ -148,16 +148,51 @@ def test_new_times_count_from_now_though_only_they_are_saved(orders, fields):
         ({"cron": "nonsense"}, "is not a cron expression"),
         ({"cron": "0 4 * * *", "time_zone": "Mars/Olympus"}, "no time zone"),
         ({"interval": dt.timedelta(milliseconds=5)}, "at least a second"),
+        ({"interval": dt.timedelta.max}, "interval must be less than a thousand years"),
+        ({"interval": "often"}, "interval must be seconds or a timedelta"),
         ({"interval": DAY, "missed": "never"}, "missed must be one of once, all, skip"),
+        ({"interval": DAY, "name": ""}, "needs a name"),
+        ({"interval": DAY, "name": "a NUL \x00"}, "name must be text without NUL"),
+        ({"interval": DAY, "group_key": "g" * 300}, "group_key must be text of 1 to 255"),
+        ({"interval": DAY, "unique_key": "k" * 300}, "unique_key must be text of 1 to 255"),
+        ({"interval": DAY, "unique_key": "k", "until": "never"}, "until must be"),
+        ({"interval": DAY, "priority": 101}, "priority must be a whole number from -100 to 100"),
+        ({"interval": DAY, "expires": dt.timedelta(0)}, "expires must be at least a second"),
+        ({"interval": DAY, "body": {"nul": "\x00"}}, "body holds the character NUL"),
+        ({"interval": DAY, "body": object()}, "body is not JSON"),
     ],
 )
-def test_times_that_make_no_sense_are_refused(orders, values, message):
-    found = Schedule(name="bad", queue=Queue.objects.get(name="orders"), **values)
+def test_a_schedule_that_could_not_be_sent_is_refused(orders, values, message):
+    found = Schedule(**{"name": "bad", "queue": Queue.objects.get(name="orders"), **values})
 
     with pytest.raises(InvalidArgument, match=message):
         found.save()
     with pytest.raises(ValidationError, match=message):
         found.clean()
+    with pytest.raises(InvalidArgument, match=message):
+        Schedule.objects.create(
+            **{"name": "bad", "queue": Queue.objects.get(name="orders"), **values}
+        )
+
+
+def test_an_interval_may_be_seconds(orders):
+    found = Schedule.objects.create(
+        name="often", queue=Queue.objects.get(name="orders"), interval=90
+    )
+
+    found.refresh_from_db()
+    assert found.interval == dt.timedelta(seconds=90)
+
+
+def test_an_interval_that_was_changed_to_nonsense_by_hand_pauses_its_schedule(orders):
+    bad = made("bad", interval=DAY)
+    Schedule.objects.filter(pk=bad.pk).update(interval=dt.timedelta(0))
+    made("good", interval=DAY)
+
+    assert due(NOON) == 1
+
+    bad.refresh_from_db()
+    assert (bad.paused, bad.error) == (True, "interval 0:00:00 has no next tick")
 
 
 def test_a_schedule_that_cannot_be_sent_keeps_no_other_from_it(orders):
