@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from django.contrib.admin import site
 from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
 from django.db import router
+from django.db.models import Model
+from django.test import RequestFactory
 
 from django_pgqueue import queue
-from django_pgqueue.errors import QueueNotFound
-from django_pgqueue.models import ArchivedMessage, LiveMessage, Message, Queue
+from django_pgqueue.errors import QueueInUse, QueueNotFound
+from django_pgqueue.models import (
+    ArchivedMessage,
+    BoundQueue,
+    BulkAction,
+    LiveMessage,
+    Message,
+    Queue,
+    Schedule,
+)
+from django_pgqueue.models.bulk import Kind
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
 
@@ -168,3 +183,142 @@ def test_a_dead_letter_queue_is_in_the_same_database(in_other, one_in_each):
     assert Queue(name="new", dead_letter_queue=here).alias == "other"
     with pytest.raises(ValueError, match="database router"):
         here.dead_letter_queue = there
+
+
+# A replica
+
+
+class ReplicaRouter:
+    """Sends reads to a replica, whatever the hints say."""
+
+    def db_for_read(self, model: type[Model], **hints: Any) -> str:
+        return "other"
+
+    def db_for_write(self, model: type[Model], **hints: Any) -> str:
+        return "default"
+
+    def allow_relation(self, first: Model, second: Model, **hints: Any) -> bool:
+        return True
+
+
+@pytest.fixture
+def replica(settings: Any) -> None:
+    """Makes the second database a replica that never catches up: it stays empty."""
+    settings.DATABASE_ROUTERS = [ReplicaRouter()]
+
+
+@pytest.fixture
+def mails(replica: None) -> BoundQueue:
+    """A queue with a dead-letter queue."""
+    Message.objects.create_queue("dead")
+    Message.objects.create_queue("mails", dead_letter_queue="dead")
+    return queue("mails")
+
+
+def test_a_queue_that_was_just_made_is_found(mails, capsys):
+    call_command("pgqueue_create", "orders", dead_letter_queue="dead")
+
+    assert "Made queue 'orders'" in capsys.readouterr().out
+    assert Queue.objects.get(name="orders").dead_letter_queue.name == "dead"
+    assert [found.name for found in Queue.objects.get(name="dead").sources.order_by("name")] == [
+        "mails",
+        "orders",
+    ]
+
+
+def test_a_dead_letter_queue_in_use_is_not_dropped(mails):
+    with pytest.raises(QueueInUse, match="mails"):
+        Message.objects.drop_queue("dead")
+    with pytest.raises(CommandError, match="mails"):
+        call_command("pgqueue_drop", "dead", no_input=True)
+
+    Message.objects.drop_queue("mails")
+    assert Message.objects.drop_queue("dead")
+
+
+def test_a_setting_is_changed_where_it_is(mails):
+    found = Queue.objects.get(name="mails")
+    found.paused = True
+    found.save()
+    Queue.objects.filter(name="mails").update(limit=5)
+    found.refresh_from_db()
+
+    assert (found.alias, found.paused, found.limit) == ("default", True, 5)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda mails: mails.group("g").limit(2),
+        lambda mails: mails.group("g").settings(),
+        lambda mails: Message.objects.bind("a.#", "mails"),
+        lambda mails: Message.objects.test_routing("a.b"),
+        lambda mails: Message.objects.publish("a.b", 1),
+        lambda mails: Message.objects.list_bindings("mails")[0].queue.name,
+        lambda mails: Message.objects.unbind("a.#", "mails"),
+        lambda mails: Message.objects.metrics_all(),
+        lambda mails: mails.peek(),
+        lambda mails: mails.redrive(),
+    ],
+)
+def test_operations_read_what_they_write(mails, act):
+    Message.objects.bind("a.#", "mails")
+    sent = mails.send(1)
+
+    act(mails)
+
+    assert [message.id for message in mails.read(in_transaction=True)] == [sent]
+    assert not Queue.objects.using("other").exists()
+
+
+def test_schedules_and_bulk_actions_are_written_where_they_are_read(mails):
+    made = Schedule.objects.create(
+        name="nightly", queue=Queue.objects.get(name="mails"), interval=dt.timedelta(days=1)
+    )
+    found = Schedule.objects.get()
+    found.paused = True
+    found.save()
+    action = BulkAction.objects.begin(found.queue, Kind.DELETE, [made.run()], {})
+
+    BulkAction.objects.drive(using="default")
+
+    assert mails.metrics().length == 0
+    assert BulkAction.objects.get().state == BulkAction.DONE
+    assert BulkAction.objects.get().queue == found.queue
+    assert action.queue_name == "mails"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("pgqueue_queues",),
+        ("pgqueue_health",),
+        ("pgqueue_peek", "mails"),
+        ("pgqueue_send", "mails", "5"),
+        ("pgqueue_redrive", "mails"),
+    ],
+)
+def test_commands_find_the_queue(mails, command, capsys):
+    with suppress(SystemExit):  # pgqueue_health exits with 1 if it has alerts
+        call_command(*command)
+
+    assert "mails" in capsys.readouterr().out
+
+
+def test_the_admin_changes_what_it_shows(mails, django_user_model):
+    admin = django_user_model(username="admin", is_superuser=True)
+    found = Queue.objects.get(name="mails")
+    request = RequestFactory().get("/")
+    request.user = admin
+    owner = site.get_model_admin(Queue)
+
+    [shown] = owner.get_queryset(request).filter(pk=found.pk)
+    shown.paused = True
+    owner.save_model(request, shown, None, True)
+
+    assert Queue.objects.using("default").get(pk=found.pk).paused
+
+
+def test_a_replica_is_read_on_request(mails):
+    assert list(Queue.objects.using("other")) == []
+    assert list(Message.objects.filter(queue_id=1)) == []

@@ -212,6 +212,7 @@ class Migration(migrations.Migration):
                 "verbose_name": "queue",
                 "verbose_name_plural": "queues",
                 "db_table": "pgqueue_queue",
+                "base_manager_name": "objects",
                 "permissions": (
                     ("pause_queue", "Can pause and resume queues"),
                     ("purge_queue", "Can purge queues"),

@@ -32,6 +32,7 @@ from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.maintenance.round import is_lost
 from django_pgqueue.models import columns
 from django_pgqueue.models.archive import ArchivedMessage
+from django_pgqueue.models.home import HomeManager
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.sqlstates import QUERY_CANCELED, SERIALIZATION_FAILURE, sqlstate
 
@@ -63,7 +64,7 @@ class Kind(models.TextChoices):
         return self in (Kind.REPLAY, Kind.DISCARD)
 
 
-class BulkActionManager(models.Manager["BulkAction"]):
+class BulkActionManager(HomeManager["BulkAction"]):
     """Starts bulk actions, and runs their steps."""
 
     def begin(

@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy
 from django_pgqueue.ddl.locks import set_locally
 from django_pgqueue.engine.leases.batches import rescue
 from django_pgqueue.models import columns
+from django_pgqueue.models.home import HomeManager
 from django_pgqueue.models.queue import Queue
 
 # The commit of a heartbeat does not wait for the disk: a server crash may lose the heartbeat.
@@ -33,7 +34,7 @@ def ago(time: dt.timedelta) -> models.ExpressionWrapper[Any]:
     return models.ExpressionWrapper(columns.NOW - time, output_field=models.DateTimeField())
 
 
-class ProcessManager(models.Manager["Process"]):
+class ProcessManager(HomeManager["Process"]):
     """Registers processes, and releases the leases of dead ones.
 
     Its querysets leave out processes that were found dead.
@@ -124,7 +125,7 @@ class Process(models.Model):
 
     objects: ClassVar[ProcessManager] = ProcessManager()
     #: All processes, including dead ones.
-    every: ClassVar[models.Manager[Process]] = models.Manager()
+    every: ClassVar[models.Manager[Process]] = HomeManager["Process"]()
 
     class Meta(columns.Meta):
         verbose_name: ClassVar[Any] = gettext_lazy("consumer process")

@@ -6,9 +6,9 @@ import datetime as dt
 import time
 from functools import partial
 from itertools import repeat
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
-from django.db import DatabaseError, ProgrammingError, connections, models, router, transaction
+from django.db import DatabaseError, ProgrammingError, connections, models, transaction
 from django.db.models.functions import Lower
 from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy
@@ -22,6 +22,7 @@ from django_pgqueue.engine.open_queue import OpenQueue, clear_lost
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.maintenance import tables
 from django_pgqueue.models import columns
+from django_pgqueue.models.home import HomeManager
 from django_pgqueue.sqlstates import UNDEFINED_TABLE, is_gone, sqlstate
 from django_pgqueue.validators import validate, validate_queue_name
 
@@ -52,7 +53,7 @@ class QueueQuerySet(models.QuerySet["Queue"]):
         return dropped, {self.model._meta.label: dropped}
 
 
-class QueueManager(models.Manager["Queue"]):
+class QueueManager(HomeManager["Queue"]):
     """Finds queues, and caches them for a few seconds.
 
     Only committed queues are cached, so that a rollback leaves no stale entry.
@@ -61,16 +62,14 @@ class QueueManager(models.Manager["Queue"]):
     #: The cache of each database: its queues by lower-case name, and when they expire.
     _remembered: dict[tuple[str, str], tuple[dict[str, Queue], float]] = {}
 
+    _queryset_class = QueueQuerySet
+
     def get_queryset(self) -> QueueQuerySet:
-        return QueueQuerySet(self.model, using=self._db)
+        return cast("QueueQuerySet", super().get_queryset())
 
     def using(self, alias: str | None) -> QueueQuerySet:
         """Return a queryset of the queues in another database."""
-        return self.get_queryset().using(alias)
-
-    def database(self, using: str | None = None) -> str:
-        """Return the database alias: ``using``, PGQUEUE["DATABASE"], or the routers' choice."""
-        return using or self._db or settings.DATABASE or router.db_for_write(self.model)
+        return self.get_queryset().using(alias or self.database())
 
     def resolve(self, queue: str | Queue, using: str | None = None) -> Queue:
         """Return the queue with this name, from the cache unless it has expired.
@@ -246,6 +245,7 @@ class Queue(models.Model):
             ("purge_queue", "Can purge queues"),
         )
         db_table = _TABLE
+        base_manager_name = "objects"
         ordering: ClassVar[tuple[str, ...]] = ("name",)
         required_db_vendor = "postgresql"
         constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (

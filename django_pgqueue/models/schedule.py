@@ -21,6 +21,7 @@ from django_pgqueue.ddl.times import as_microseconds
 from django_pgqueue.errors import InvalidArgument, PgQueueError
 from django_pgqueue.models import columns
 from django_pgqueue.models.bound import queue
+from django_pgqueue.models.home import HomeManager
 from django_pgqueue.models.process import Process
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
@@ -68,7 +69,7 @@ class Missed(models.TextChoices):
     SKIP = "skip", "Send none that is more than a minute late"
 
 
-class ScheduleManager(models.Manager["Schedule"]):
+class ScheduleManager(HomeManager["Schedule"]):
     """Sends the messages of due schedules, and saves the schedules that the code declares."""
 
     def send_due(self, *, using: str) -> int:
