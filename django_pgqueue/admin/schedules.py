@@ -23,11 +23,13 @@ from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.base import PageAdmin
 from django_pgqueue.admin.durations import SpanField
 from django_pgqueue.admin.json_text import JSONText
+from django_pgqueue.admin.once import Once
 from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.queries import ask
 from django_pgqueue.errors import PgQueueError
 from django_pgqueue.models import Schedule
 from django_pgqueue.templatetags.pgqueue_admin import EMPTY, when
+from django_pgqueue.types import was_skipped
 
 __all__ = ["ScheduleAdmin"]
 
@@ -79,15 +81,30 @@ class RunPage(_SchedulePage):
     route = "<int:pk>/run/"
 
     def act(self, schedule: Schedule) -> None:
+        once = Once(self.request)
+        if once.sent is not None:
+            self.tell(Once.repeated(self._link(schedule, once.sent[1])), messages.WARNING)
+            return
         try:
-            sent = schedule.run()
+            sent = schedule.run(**once.options)
         except PgQueueError as error:
             self.tell(str(error), messages.ERROR)
             return
+        if was_skipped(sent) and not schedule.unique_key:
+            self.tell(Once.repeated(self._link(schedule, sent)), messages.WARNING)
+            return
+        once.remember(schedule.queue_id, sent)
+        if was_skipped(sent):
+            told = _("Nothing was sent: message {id} of {queue} has this unique key.")
+            link = self._link(schedule, sent)
+            self.tell(format_html(told, id=link, queue=schedule.queue), messages.WARNING)
+            return
         self.owner.log_change(self.request, schedule, f"Sent message {sent}.")
-        link = self.owner.message_link(sent, schedule.queue_id)
         told = _("Sent message {id} to {queue}.")
-        self.tell(format_html(told, id=link, queue=schedule.queue))
+        self.tell(format_html(told, id=self._link(schedule, sent), queue=schedule.queue))
+
+    def _link(self, schedule: Schedule, sent: int) -> str:
+        return str(self.owner.message_link(sent, schedule.queue_id))
 
 
 class PausePage(_SchedulePage):

@@ -18,6 +18,7 @@ from django_pgqueue.admin.contents import find_message, is_large
 from django_pgqueue.admin.durations import SpanField
 from django_pgqueue.admin.json_text import JSONText
 from django_pgqueue.admin.masking import mask, unmasked
+from django_pgqueue.admin.once import Once
 from django_pgqueue.admin.page import QueuePage
 from django_pgqueue.admin.timeline import HEADER
 from django_pgqueue.errors import InvalidArgument, InvalidMessage
@@ -76,9 +77,11 @@ class SendForm(forms.Form):
     def clean_priority(self) -> int:
         return self.cleaned_data["priority"] or 0
 
-    def send(self) -> int:
+    def send(self, once: Once) -> int:
         """Send the message, with masks replaced by the copied message's secrets. Return its id."""
         given = dict(self.cleaned_data)
+        if given["unique"] is None:
+            given |= once.options
         given["body"] = unmasked(given["body"], self.body_was)
         given["headers"] = unmasked(given["headers"], self.headers_was)
         self.target = given.pop("queue", self.target)
@@ -109,14 +112,23 @@ class SendPage(QueuePage):
                     messages.ERROR,
                 )
                 return HttpResponseRedirect(back)
+        once = Once(self.request)
+        if once.sent is not None:
+            number, sent = once.sent
+            self._tell_repeated(number, sent)
+            return HttpResponseRedirect(self.url("queue_overview", number))
         form = SendForm(queues_for(self.request), queue, copied, self.request.POST or None)
         if form.is_valid():
             try:
-                sent = form.send()
+                sent = form.send(once)
             except (InvalidArgument, InvalidMessage) as error:
                 form.add_error(None, str(error))
             else:
-                self._tell_sent(form.target, sent, copied)
+                if was_skipped(sent) and form.cleaned_data["unique"] is None:
+                    self._tell_repeated(form.target.pk, sent)
+                else:
+                    self._tell_sent(form.target, sent, copied)
+                    once.remember(form.target.pk, sent)
                 return HttpResponseRedirect(self.url("queue_overview", form.target.pk))
         return self.render({"title": title, "back": back, "form": form, "copied": copied})
 
@@ -129,6 +141,10 @@ class SendPage(QueuePage):
         if copied is None or not may_view or copied.queue != queue:
             raise Http404
         return copied
+
+    def _tell_repeated(self, queue_id: int, sent: int) -> None:
+        link = self.owner.message_link(sent, queue_id)
+        self.tell(Once.repeated(link), messages.WARNING)
 
     def _tell_sent(self, queue: Queue, sent: int, copied: Any) -> None:
         told = gettext("Nothing was sent: message {id} of {queue} has this unique key.")

@@ -408,10 +408,11 @@ class Schedule(models.Model):
         self._update(next_run_at=next_run_at, last_run_at=ticks[-1], error="")
         return sum(not was_skipped(pk) for pk in ids)
 
-    def run(self) -> int:
+    def run(self, *, unique: str | None = None, until: dt.timedelta | None = None) -> int:
         """Send a message now, and leave the ticks unchanged. Returns the message's id.
 
         If a message holds the schedule's unique key, sends nothing and returns that message's id.
+        ``unique`` and ``until`` count for a schedule without a key.
 
         >>> Schedule.objects.get(name="nightly").run()
         4711
@@ -421,9 +422,10 @@ class Schedule(models.Model):
         alias = str(self._state.db)
         header = self._header(_now(alias))
         bound = queue(self.queue.name, using=alias)
-        return bound.send(
-            self.body, headers=header, unique=self.unique_key or None, **self._options
-        )
+        options = {"unique": self.unique_key or unique, **self._options}
+        if not self.unique_key:
+            options["until"] = until
+        return bound.send(self.body, headers=header, **options)
 
     @property
     def _options(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import uuid
 from typing import Any
 
 from django import template
@@ -19,7 +20,8 @@ from django_pgqueue.wording import age, length_text
 
 __all__ = [
     *("EMPTY", "LONGEST", "age", "ago", "ahead", "counted", "cut", "decimal", "lapse", "linked"),
-    *("moment", "number", "percent", "preformatted", "rate", "seconds_since", "visible", "when"),
+    *("moment", "number", "once", "percent", "preformatted", "rate", "seconds_since", "visible"),
+    "when",
 ]
 
 EMPTY = "-"
@@ -35,6 +37,12 @@ _UNSEEN = re.compile(
 register = template.Library()
 register.filter(age)
 register.filter(length_text)
+
+
+@register.simple_tag
+def once() -> str:
+    """Return a hidden field with a token of the form: see :mod:`django_pgqueue.admin.once`."""
+    return format_html('<input type="hidden" name="once" value="{}">', uuid.uuid4().hex)
 
 
 @register.filter

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.contrib.auth import get_user_model
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -15,6 +17,7 @@ from django.urls import reverse
 from django_pgqueue import queue
 from django_pgqueue.models import Attempt, Message, Queue
 from tests.admin.conftest import MOST, OF_PERMISSIONS, confirm, consumer, happened, page, queries
+from tests.conftest import run_sql
 
 
 def shown(client: Client, **query: Any) -> str:
@@ -137,6 +140,61 @@ def test_a_message_whose_unique_key_is_held_is_not_called_sent(operator, orders)
     assert "Nothing was sent: message <a" in text
     assert f"/message/{first}/change/" in text
     assert not LogEntry.objects.exists()
+    assert Message.objects.get().body == 1
+
+
+def once(client, url):
+    """The token in the form of a page."""
+    [token] = set(re.findall(r'name="once" value="(\w+)"', client.get(url).content.decode()))
+    return token
+
+
+@pytest.mark.parametrize("key", ["", "order 7"])
+@pytest.mark.parametrize("session", ["the same", "of another request"])
+def test_a_form_that_is_submitted_twice_sends_one_message(operator, orders, session, key):
+    """A request at the same moment does not see the session of the first."""
+    url = reverse("admin:django_pgqueue_queue_send", args=[Queue.objects.get().pk])
+    given = {"body": "1", "unique": key, "once": once(operator, url)}
+    other = Client()
+    other.force_login(get_user_model().objects.get())
+
+    operator.post(url, given)
+    again = operator if session == "the same" else other
+    text = again.post(url, given, follow=True).content.decode()
+
+    [message] = Message.objects.all()
+    assert f"/message/{message.pk}/change/" in text
+    assert "submitted before" in text or (key and "Nothing was sent: message <a" in text)
+    assert LogEntry.objects.count() == 1
+
+
+def test_a_form_remembers_its_message_after_its_key_is_free_again(operator, orders):
+    Queue.objects.update(unique_window=dt.timedelta(seconds=1))
+    url = reverse("admin:django_pgqueue_queue_send", args=[Queue.objects.get().pk])
+    given = {"body": "1", "unique": "order 7", "once": once(operator, url)}
+    operator.post(url, given)
+    run_sql("UPDATE pgqueue_claim SET until = '2020-01-01Z'")
+
+    assert "submitted before" in operator.post(url, given, follow=True).content.decode()
+    assert len(Message.objects.all()) == 1
+
+
+def test_a_form_that_is_opened_again_sends_another_message(operator, orders):
+    url = reverse("admin:django_pgqueue_queue_send", args=[Queue.objects.get().pk])
+
+    for _ in range(2):
+        operator.post(url, {"body": "1", "once": once(operator, url)})
+
+    assert [message.body for message in Message.objects.all()] == [1, 1]
+
+
+def test_a_form_with_an_error_is_sent_once_it_is_corrected(operator, orders):
+    url = reverse("admin:django_pgqueue_queue_send", args=[Queue.objects.get().pk])
+    token = once(operator, url)
+
+    operator.post(url, {"body": "{", "once": token})
+    operator.post(url, {"body": "1", "once": token})
+
     assert Message.objects.get().body == 1
 
 

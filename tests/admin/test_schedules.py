@@ -119,6 +119,25 @@ def test_a_schedule_is_run_now(planner, orders):
     assert (again.next_run_at, again.last_run_at) == (made.next_run_at, None)
 
 
+@pytest.mark.parametrize("key", ["", "nightly"])
+def test_a_button_that_is_pressed_twice_runs_a_schedule_once(planner, orders, key):
+    made = often({"report": "sales"})
+    Schedule.objects.update(unique_key=key)
+    listed = page(planner, "schedule", "changelist")
+    token = re.findall(r'name="once" value="(\w+)"', listed)[0]
+    url = reverse("admin:django_pgqueue_schedule_run", args=[made.pk])
+
+    planner.post(url, {"once": token})
+    text = planner.post(url, {"once": token}, follow=True).content.decode()
+
+    assert orders.metrics().length == 1
+    assert "submitted before" in text
+    assert token not in text
+    if key:
+        again = planner.post(url, {}, follow=True).content.decode()
+        assert "Nothing was sent: message <a" in again
+
+
 def test_a_schedule_that_cannot_be_sent_says_why(planner, orders, monkeypatch):
     def fail(self: Schedule) -> int:
         raise QueueNotFound("orders", "default")
