@@ -15,6 +15,7 @@ from django.apps import apps
 from django.core.management import call_command
 from django.db import connections, transaction
 from django.test import TestCase, TransactionTestCase
+from django.utils import translation
 
 from django_pgqueue import consumer, queue
 from django_pgqueue.acks import Discard, Nack, Reject, Retry
@@ -155,6 +156,20 @@ def test_work_that_a_handler_rolls_back_itself_is_an_error_as_in_a_consumer(
 
     assert not Order.objects.exists()
     assert ArchivedMessage.objects.get().state == "FAILED"
+
+
+def test_the_context_of_a_handler_reaches_neither_the_test_nor_the_next_handler(orders):
+    found: list[str | None] = []
+
+    def speak(message: Message) -> None:
+        found.append(translation.get_language())
+        translation.activate("de")
+
+    orders.send_batch([1, 2])
+
+    drain("orders", speak)
+
+    assert found == [translation.get_language()] * 2
 
 
 @pytest.mark.parametrize("how", ["raises", "returns", "says"])

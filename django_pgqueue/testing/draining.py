@@ -6,6 +6,7 @@ import datetime as dt
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
 from typing import Any
 
 from asgiref.sync import async_to_sync
@@ -65,7 +66,7 @@ def drain(
             f"another, or always ask for a retry? If not, pass a higher limit to drain()"
         )
         clock.stamp(messages)
-        run.handle(messages)
+        copy_context().run(run.handle, messages)
         handled += messages
     return handled
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from django.core.cache import caches
 from django.db import close_old_connections, connections
 
 from django_pgqueue.handlers import Handler
@@ -125,6 +126,21 @@ def close_old() -> None:
     # Django tests a connection by a query, and its answer may never come.
     with limited():
         close_old_connections()
+
+
+# Caches
+
+
+def open_caches() -> None:
+    """Create this thread's cache objects, so that all runs of handlers share them.
+
+    Django keeps them in the context, and each run has a copy of it: a cache object that is created
+    in a run ends with it, and so do its connections.
+    """
+    for alias in caches:
+        # A handler that uses an invalid cache gets its error.
+        with contextlib.suppress(Exception):
+            caches[alias]
 
 
 # Silence

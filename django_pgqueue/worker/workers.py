@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -17,7 +18,13 @@ from django_pgqueue.engine.groups.heads import give_heads
 from django_pgqueue.models import Message
 from django_pgqueue.models.bound import bound_to
 from django_pgqueue.worker.buffer import AsyncBuffer
-from django_pgqueue.worker.connections import close_old, limited, return_pooled, uses_pools
+from django_pgqueue.worker.connections import (
+    close_old,
+    limited,
+    open_caches,
+    return_pooled,
+    uses_pools,
+)
 from django_pgqueue.worker.endings import announce
 from django_pgqueue.worker.execution import Execution, committing
 from django_pgqueue.worker.loop import NOW, Loop, after_failures, longer
@@ -49,6 +56,7 @@ class Worker(threading.Thread):
         thread = threading.get_ident()
         # The thread's connections: the same objects for its whole life.
         self._connections = connections.all()
+        open_caches()
         try:
             while True:
                 messages = buffer.take(size)
@@ -58,7 +66,8 @@ class Worker(threading.Thread):
                     messages = buffer.take(size, wait=True)
                 if not messages:
                     return
-                running = self._execution.run(messages, thread)
+                # A copy, so that nothing a handler sets in it reaches the next handler.
+                running = copy_context().run(self._execution.run, messages, thread)
                 if running is not None and running.abandoned:
                     return  # another worker was started in its place
                 self._look_after_connections(running)
@@ -125,6 +134,10 @@ class LockedWorker(Loop):
         self._wait = 0.0
         subscription.buffer.readers.append(self._awake)
 
+    def run(self) -> None:
+        open_caches()
+        super().run()
+
     def tick(self) -> float:
         if self._subscription.buffer.stopping:
             self.stop()
@@ -133,7 +146,7 @@ class LockedWorker(Loop):
             # Notifications are throttled, so more messages may follow: start with short waits.
             self._wait = 0.0
         try:
-            if self._handle_one():
+            if copy_context().run(self._handle_one):
                 self._wait = 0.0
                 return 0.0
             self._wait = longer(self._wait, self._subscription.handler.max_fetch_interval)
@@ -186,6 +199,7 @@ class AsyncWorkers(Worker):
 
     async def _work_together(self) -> None:
         theirs = await sync_to_async(connections.all)()
+        open_caches()
         housekeeping = asyncio.create_task(_close_old_connections())
         try:
             await asyncio.gather(*(self._work(theirs) for _ in range(self._subscription.workers)))
@@ -202,7 +216,8 @@ class AsyncWorkers(Worker):
             if not messages:
                 await buffer.ready()
                 continue
-            # The handler runs in its own task, so that a timeout does not cancel this worker.
+            # The handler runs in its own task, with a copy of the context, so that a timeout does
+            # not cancel this worker.
             run = asyncio.create_task(self._execution.arun(messages))
             await asyncio.wait([run])
             if (running := run.result()) is not None and running.result.error is not None:

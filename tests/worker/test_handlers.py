@@ -8,12 +8,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import connection, connections
+from django.core.cache import caches
+from django.db import connection, connections, transaction
+from django.urls import get_urlconf, set_urlconf
+from django.utils import timezone, translation
 
 from django_pgqueue import signals
 from django_pgqueue.acks import Ack, Discard, Nack, Reject, Retry
@@ -299,6 +304,73 @@ def test_middleware_may_decide_the_outcome(committed_orders, drain):
     drain(lambda message: None, middleware=[guard])
 
     assert errors() == ["not let in"]
+
+
+# Contexts
+
+request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+
+
+def surroundings() -> tuple[Any, ...]:
+    zone = timezone.get_current_timezone_name()
+    return request_id.get(), translation.get_language(), zone, get_urlconf()
+
+
+def leave_traces() -> None:
+    request_id.set("7")
+    translation.activate("de")
+    timezone.activate(ZoneInfo("Asia/Tokyo"))
+    set_urlconf("tests.elsewhere")
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_nothing_that_a_handler_sets_for_its_context_reaches_the_next_one(
+    committed_orders, drain, mode
+):
+    found: list[tuple[Any, ...]] = []
+
+    def look(message: Message) -> None:
+        found.append(surroundings())
+        leave_traces()
+        transaction.on_commit(leave_traces)
+
+    committed_orders.send_batch([1, 2, 3])
+
+    drain(look, max_workers=1, **mode)
+
+    assert len(found) == 3
+    assert len(set(found)) == 1
+    assert found[0][0] is None
+
+
+def test_middleware_and_receivers_share_the_context_of_their_handler(committed_orders, drain):
+    found: list[Any] = []
+
+    def start(**kwargs: Any) -> None:
+        found.append(request_id.get())
+        request_id.set("7")
+
+    def finish(**kwargs: Any) -> None:
+        found.append(request_id.get())
+
+    committed_orders.send_batch([1, 2])
+
+    with listening(signals.message_started, start), listening(signals.message_finished, finish):
+        drain(lambda message: found.append(request_id.get()), max_workers=1)
+
+    assert found == [None, "7", "7"] * 2
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_a_worker_keeps_its_caches_and_their_connections(committed_orders, drain, mode):
+    found: list[Any] = []
+
+    committed_orders.send_batch([1, 2, 3])
+
+    drain(lambda message: found.append(caches["default"]), max_workers=1, **mode)
+
+    assert len(found) == 3
+    assert len(set(map(id, found))) == 1
 
 
 # Async
