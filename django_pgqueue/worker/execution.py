@@ -131,14 +131,16 @@ class Execution:
     ) -> Result:
         """Run a handler in a transaction or savepoint, then call ``then`` with its return value.
 
-        The result has the return value, or the error that caused the rollback. The timeout covers the handler alone: after an interrupt during the commit, or during the
-        release of the savepoint, it would be unknown whether the handler's work was kept.
+        The result has the return value, or the error that caused the rollback. The timeout covers
+        the handler alone: after an interrupt during the commit, or during the release of the
+        savepoint, it would be unknown whether the handler's work was kept.
         """
         connection = connections[self._subscription.queue.alias]
         try:
             with committing(connection.alias) as commit:
                 blocks, savepoints = len(connection.atomic_blocks), len(connection.savepoint_ids)
-                connection.rollback_exc = None  # it may be an earlier handler's
+                # It may be an earlier handler's.
+                connection.rollback_exc = None  # type: ignore[attr-defined]
                 with limit.suspended():
                     returned, error = guarded(running, self._call)
                 # An interrupt may have left an atomic block of the handler on these lists.
@@ -319,7 +321,7 @@ class Execution:
         why: str,
         outcome: Outcome | None = None,
     ) -> None:
-        """Announce an error that does not change the outcome, and store it unless ``outcome`` does."""
+        """Announce an error that does not change the outcome. Store it unless ``outcome`` does."""
         if not isinstance(error, BaseException) or running.cancelled:
             return
         if outcome is None:

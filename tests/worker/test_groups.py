@@ -218,7 +218,8 @@ def test_locked_consumers_start_as_many_messages_of_a_group_as_its_limit_permits
         orders.send(n, group="a")
     consume(work, locked=True, max_workers=3)
 
-    assert begun.acquire(timeout=10) and begun.acquire(timeout=10)
+    assert begun.acquire(timeout=10)
+    assert begun.acquire(timeout=10)
     orders.send("b", group="b")
     assert begun.acquire(timeout=10)
     finish.set()

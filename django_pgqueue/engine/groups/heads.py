@@ -51,7 +51,7 @@ def promote(
 
 
 def give_heads(queue: OpenQueue) -> None:
-    """Give a head to groups that may lack one, before a transaction that stays open reads the queue.
+    """Give a head to groups that may lack one, before a long transaction reads the queue.
 
     The transaction would keep these groups locked, and their heads from other readers.
     """

@@ -14,7 +14,6 @@ from tests.actors import begin, call, commit, rollback
 from tests.conftest import run_sql
 from tests.leasing import run_out
 from tests.messages import bodies
-from tests.waiting import until
 
 
 def send_line(queue: BoundQueue, group: str, count: int = 3) -> list[int]:

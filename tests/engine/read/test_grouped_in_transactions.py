@@ -1,7 +1,7 @@
 """Reads in the caller's transaction find what plain reads find, and hold up no other group.
 
-Two or three sessions: a group whose row another session has locked at the wrong moment has a recheck
-instead of a head.
+Two or three sessions: a group whose row another session has locked at the wrong moment has a
+recheck instead of a head.
 """
 
 from __future__ import annotations
