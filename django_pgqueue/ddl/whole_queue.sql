@@ -59,7 +59,7 @@ BEGIN
                WHERE d.queue_id = queue AND d.state = 'PROCESSING')
             + (SELECT coalesce(sum(cardinality(l.ids)), 0) FROM {schema}.pgqueue_lease l
                WHERE l.queue_id = queue AND l.vt > statement_timestamp());
-    IF leased + number > most THEN
+    IF number > most - leased THEN
         -- A row that another session has locked may be extended, so it counts as leased.
         expired := cardinality(ARRAY(
             SELECT d.ctid FROM {schema}.pgqueue_deferred d

@@ -141,6 +141,15 @@ def test_a_whole_queue_has_a_limit():
     assert len(orders.read(qty=None)) == 5
 
 
+def test_a_read_of_all_takes_what_the_limit_leaves():
+    orders = limited(limit=5)
+    orders.send_batch(range(9))
+    orders.read(qty=1)
+
+    assert len(orders.read(qty=None)) == 4
+    assert orders.read(qty=None) == []
+
+
 def test_an_expired_lease_loses_its_slot_and_receipt():
     orders = limited(limit=2)
     orders.send_batch(range(3))
