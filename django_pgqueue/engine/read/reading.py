@@ -186,8 +186,9 @@ def _take(
             taken.expired += end_next_expired(queue, params["max_deliveries"])
         ended = [delivery.receipt for delivery in found if delivery.note == EXHAUSTED]
         if ended:
-            end_exhausted(queue, ended)
-            taken.exhausted += ended
+            # Another reader may have ended some, and pgqueue_admitted may have ended their leases.
+            lost = end_exhausted(queue, ended).lost
+            taken.exhausted += [receipt for receipt in ended if receipt not in lost]
         moved = any(delivery.note == BLOCKED for delivery in found) and set_back(queue)
         again = bool(late or ended or moved)
         if any(delivery.note == RECHECK for delivery in found):

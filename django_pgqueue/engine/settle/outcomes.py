@@ -147,9 +147,9 @@ def fail(
     )
 
 
-def end_exhausted(queue: OpenQueue, receipts: Sequence[Receipt]) -> None:
+def end_exhausted(queue: OpenQueue, receipts: Sequence[Receipt]) -> Settled:
     """Fail messages that have no deliveries left. Their last error is already stored."""
-    _fail(queue, receipts, {"errors": {}}, "max_deliveries", False)
+    return _fail(queue, receipts, {"errors": {}}, "max_deliveries", False)
 
 
 def end_expired(queue: OpenQueue, receipts: Sequence[Receipt]) -> list[int]:

@@ -9,12 +9,14 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
+from django_pgqueue import signals
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.maintenance.upkeep import sweep_slots
 from django_pgqueue.maintenance.work import Work
 from django_pgqueue.models import BoundQueue, GroupSetting, Message, Queue, queue
 from tests.conftest import run_sql
 from tests.engine.read.test_grouped import ENDS, hot_rows
+from tests.hearing import heard
 from tests.messages import bodies
 
 pytestmark = pytest.mark.usefixtures("db")
@@ -148,6 +150,18 @@ def test_a_read_of_all_takes_what_the_limit_leaves():
 
     assert len(orders.read(qty=None)) == 4
     assert orders.read(qty=None) == []
+
+
+def test_an_exhausted_message_of_a_queue_with_a_limit_is_reported_once():
+    orders = limited(limit=1, max_deliveries=1)
+    orders.send_batch(range(3))
+    [first] = orders.read(vt=0)
+
+    with heard(signals.messages_exhausted) as calls:
+        [second] = orders.read()
+
+    assert [r.id for call in calls for r in call["receipts"]] == [first.id]
+    assert second.body == 1
 
 
 def test_an_expired_lease_loses_its_slot_and_receipt():
