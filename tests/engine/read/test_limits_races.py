@@ -426,6 +426,32 @@ def test_a_first_limit_of_the_queue_counts_batch_leases(committed_orders, change
     assert committed_orders.read(qty=9) == []
 
 
+def test_an_expired_batch_lease_cannot_be_extended_after_a_read_under_the_first_limit(
+    committed_orders, change, sql
+):
+    committed_orders.send_batch(range(99))
+    held = committed_orders.read(qty=1) + committed_orders.read(qty=20, vt=0)
+    assert sql("SELECT 1 FROM pgqueue_lease")
+    committed_orders.archive(held[0])
+    change(limit=2)
+
+    until(lambda: len(committed_orders.read(qty=9)) == 2)
+
+    assert len(committed_orders.set_vt([message.receipt for message in held[1:]], 60).lost) == 20
+    assert committed_orders.metrics().in_flight == 2
+
+
+def test_a_batch_lease_that_is_locked_at_its_end_counts(committed_orders, change, actor, sql):
+    committed_orders.send_batch(range(99))
+    held = committed_orders.read(qty=1) + committed_orders.read(qty=20, vt=0)
+    committed_orders.archive(held[0])
+    change(limit=2)
+    actor.do(begin)
+    actor.do(execute, "SELECT FROM pgqueue_lease FOR UPDATE")
+
+    assert committed_orders.read(qty=9) == []
+
+
 def test_a_lease_that_is_extended_at_its_end_counts_as_in_flight(committed_orders, change, actor):
     change(limit=2)
     committed_orders.send_batch(range(9))
