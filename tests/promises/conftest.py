@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from django_pgqueue.management.jobs import url_of
+from tests.pgmq.conftest import committed_pgmq
 from tests.promises.full_speed import FullSpeed
-from tests.worker.conftest import consume
+from tests.worker.conftest import consume, held
 
-__all__ = ["consume"]
+__all__ = ["committed_pgmq", "consume", "held"]
 
 
 @pytest.fixture
@@ -19,4 +20,4 @@ def full_speed(committed: None, tmp_path: Path) -> Iterator[FullSpeed]:
     """Workers on the queue "orders", which the test makes."""
     found = FullSpeed(url_of("default"), tmp_path)
     yield found
-    found.kill()
+    found.close()

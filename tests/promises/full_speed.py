@@ -27,20 +27,32 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
+from django.db import connection, connections
 
 from django_pgqueue import bare
 from django_pgqueue.engine.open_queue import OpenQueue
 from tests.waiting import until as wait_until
 
-__all__ = ["IN_FLIGHT", "IN_FLIGHT_OF_A_GROUP", "SECONDS", "FullSpeed", "Note", "Step", "Worker"]
+__all__ = [
+    "IN_FLIGHT",
+    "IN_FLIGHT_OF_A_GROUP",
+    "SECONDS",
+    "FullSpeed",
+    "Journal",
+    "Note",
+    "Step",
+    "Worker",
+]
 
-SECONDS = float(os.environ.get("PROMISES_SECONDS", "2"))
+SECONDS = float(os.environ.get("PROMISES_SECONDS", "1.5"))
 #: The name of the workers' connections in pg_stat_activity.
 NAME = "pgqueue at full speed"
+OBSERVER = "pgqueue observer"
 #: Seconds that a worker may take to end.
 PATIENCE = 60.0
 
@@ -63,12 +75,26 @@ IN_FLIGHT_OF_A_GROUP = """
 Note = dict[str, Any]
 
 
-class Worker:
+class Journal:
+    """A file of notes: a line each, in one write, so that a kill loses none."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def note(self, event: str, **facts: Any) -> None:
+        line = json.dumps({"at": time.monotonic(), "event": event, **facts})
+        os.write(self._file, (line + "\n").encode())
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+class Worker(Journal):
     """A session that repeats a step."""
 
     def __init__(self, url: str, queue: str, notes: Path, seed: int, settings: str) -> None:
+        super().__init__(notes)
         self._url, self._name, self._settings = url, queue, settings
-        self._notes = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self.draw = random.Random(seed)
         #: What a step remembers from one call to the next.
         self.memory: dict[str, Any] = {}
@@ -76,11 +102,6 @@ class Worker:
         self.queue: OpenQueue
         self._connect()
         self.note("begins")
-
-    def note(self, event: str, **facts: Any) -> None:
-        """Write down what happened: in one write, so that a kill loses no note."""
-        line = json.dumps({"at": time.monotonic(), "event": event, **facts})
-        os.write(self._notes, (line + "\n").encode())
 
     def run(self, step: Step, stop: Path, may_fail: bool) -> None:
         while not stop.exists():
@@ -108,7 +129,7 @@ class Worker:
 
     def close(self) -> None:
         self.connection.close()
-        os.close(self._notes)
+        super().close()
 
 
 Step = Callable[[Worker], object]
@@ -140,6 +161,9 @@ class FullSpeed:
         self._begun = 0
         self.draw = random.Random(7)
         self.errors: list[BaseException] = []
+        #: For notes of the test's own handlers, in any thread.
+        self.journal = Journal(folder / "0.notes")
+        self.journal.note("begins")
         #: How many connections were cut, and how many processes killed.
         self.cut = self.killed = 0
 
@@ -164,10 +188,19 @@ class FullSpeed:
 
     # Faults
 
-    def cut_connections(self) -> None:
-        """Terminate a random worker's backend, again and again."""
+    def cut_connections(self, *, of_consumers: bool = False) -> None:
+        """Terminate a random worker's backend, again and again.
+
+        With ``of_consumers`` any backend but those of the test itself and of observers.
+        """
         self._may_fail = True
-        self._beside.append(self._cut)
+        connection.ensure_connection()
+        pid = connection.connection.info.backend_pid
+        if of_consumers:
+            cut = partial(self._cut, "application_name <> %s AND pid <> %s", [OBSERVER, pid])
+        else:
+            cut = partial(self._cut, "application_name = %s", [NAME])
+        self._beside.append(cut)
 
     def kill_processes(self) -> None:
         """``kill -9`` a random process, again and again; another one takes its place."""
@@ -214,10 +247,15 @@ class FullSpeed:
             assert process.exitcode is not None, "a process got stuck"
             assert process.exitcode == 0, "a process failed: its error is in the output"
 
+    @staticmethod
+    def wait(condition: Callable[[], object]) -> None:
+        """Wait as long as a busy machine may need."""
+        wait_until(condition, PATIENCE)
+
     def notes(self, event: str | None = None) -> list[Note]:
-        """What workers noted so far, by time."""
+        """What workers noted so far, by time; ``by`` names the worker."""
         found = [
-            json.loads(line)
+            {"by": path.stem, **json.loads(line)}
             for path in self._folder.glob("*.notes")
             for line in path.read_text().splitlines()
         ]
@@ -225,9 +263,10 @@ class FullSpeed:
             (note for note in found if event in (None, note["event"])), key=lambda note: note["at"]
         )
 
-    def kill(self) -> None:
+    def close(self) -> None:
         """End what a failed test left."""
         self._stop.touch()
+        self.journal.close()
         for process in self._processes:
             process.kill()
 
@@ -253,6 +292,8 @@ class FullSpeed:
                 act(*args)
             except BaseException as error:
                 self.errors.append(error)
+            finally:
+                connections.close_all()
 
         return threading.Thread(target=run, daemon=True)
 
@@ -268,21 +309,24 @@ class FullSpeed:
 
     def _look(self, statement: str, params: Any, seen: list[Any]) -> None:
         values: set[Any] = set()
-        with psycopg.connect(self._url, autocommit=True) as connection:
+        with self._observer() as session:
             while not self._stop.exists():
-                values.update(value for (value,) in connection.execute(statement, params))
+                values.update(value for (value,) in session.execute(statement, params))
         seen += values
 
-    def _cut(self) -> None:
+    def _cut(self, chosen: str, params: list[Any]) -> None:
         time.sleep(0.03)
-        with psycopg.connect(self._url, autocommit=True) as connection:
-            found = connection.execute(
+        with self._observer() as session:
+            found = session.execute(
                 "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity "
-                "WHERE application_name = %s AND datname = current_database() "
+                f"WHERE {chosen} AND datname = current_database() AND pid <> pg_backend_pid() "
                 "ORDER BY random() LIMIT 1) s",
-                [NAME],
+                params,
             ).fetchall()
         self.cut += len(found)
+
+    def _observer(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(self._url, autocommit=True, application_name=OBSERVER)
 
     def _kill(self) -> None:
         number = self.draw.randrange(len(self._processes))

@@ -5,10 +5,26 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any
 
 from tests.promises.full_speed import Note
+from tests.promises.players import FOR_GOOD
 
-__all__ = ["deliveries", "held_by_two", "over_the_rate"]
+__all__ = [
+    "at_once",
+    "deliveries",
+    "held_by_two",
+    "out_of_order",
+    "out_of_turn",
+    "over_the_rate",
+    "receipt",
+    "settled_late",
+]
+
+
+def receipt(note: Note) -> tuple[int, int, int]:
+    """What tells a delivery from all others."""
+    return note["id"], note["read_ct"], note["read_at"]
 
 
 def deliveries(notes: Iterable[Note]) -> dict[int, list[Note]]:
@@ -27,7 +43,7 @@ def held_by_two(notes: Iterable[Note]) -> list[tuple[Note, Note]]:
     """
     notes = list(notes)
     ends = {
-        (note["id"], note["read_ct"], note["read_at"]): note["at"]
+        receipt(note): note["at"]
         for note in notes
         if note["event"] == "ends" and note["way"] != "leave"
     }
@@ -35,8 +51,7 @@ def held_by_two(notes: Iterable[Note]) -> list[tuple[Note, Note]]:
         (one, two)
         for reads in deliveries(notes).values()
         for one, two in itertools.pairwise(reads)
-        if two["read_at"] < one["vt"]
-        and not ends.get((one["id"], one["read_ct"], one["read_at"]), two["at"]) < two["at"]
+        if two["read_at"] < one["vt"] and not ends.get(receipt(one), two["at"]) < two["at"]
     ]
 
 
@@ -50,3 +65,73 @@ def over_the_rate(starts: Iterable[int], per_second: float, burst: int) -> list[
         if free_at - start > burst * spacing + 1:
             early.append(start)
     return early
+
+
+def at_once(notes: Iterable[Note], by: str | None = None) -> int:
+    """The most messages that were in a reader's hands at once; with ``by``, of one such value.
+
+    A delivery counts from the moment when its reader had it until the reader began to settle it.
+    One that was never settled does not count: nobody knows when its reader was killed.
+    """
+    notes = list(notes)
+    settled = {receipt(note) for note in notes if note["event"] == "ends"}
+    most = 0
+    held: dict[Any, int] = defaultdict(int)
+    keys = {receipt(note): note.get(by) for note in notes if by and note["event"] == "read"}
+    for note in notes:
+        if note["event"] in ("read", "ends") and receipt(note) in settled:
+            key = keys.get(receipt(note))
+            if by and key is None:
+                continue
+            held[key] += 1 if note["event"] == "read" else -1
+            most = max(most, held[key])
+    return most
+
+
+def settled_late(notes: Iterable[Note]) -> list[Note]:
+    """Settlements that counted, though another reader had leased the message before they began."""
+    notes = list(notes)
+    begins = {receipt(note): note["at"] for note in notes if note["event"] == "ends"}
+    reads = deliveries(notes)
+    return [
+        note
+        for note in notes
+        if note["event"] == "ended" and note["way"] != "leave" and not note["lost"]
+        for other in reads.get(note["id"], ())
+        if other["read_at"] > note["read_at"] and other["at"] < begins[receipt(note)]
+    ]
+
+
+def out_of_order(notes: Iterable[Note]) -> list[Note]:
+    """Deliveries in a group of a message before one that was delivered already."""
+    last: dict[str, int] = defaultdict(int)
+    found = []
+    for note in notes:
+        if note["event"] == "read" and note["group"] is not None:
+            if note["id"] < last[note["group"]]:
+                found.append(note)
+            last[note["group"]] = max(last[note["group"]], note["id"])
+    return found
+
+
+def out_of_turn(notes: list[Note], ids: Iterable[tuple[str, int]]) -> list[Note]:
+    """Deliveries in a group before an earlier one of its messages had ended for good.
+
+    ``ids`` are the groups and ids of all messages.
+    """
+    waiting: dict[str, list[int]] = defaultdict(list)
+    for group, pk in sorted(ids, reverse=True):
+        waiting[group].append(pk)
+    groups = {note["id"]: note["group"] for note in notes if note["event"] == "read"}
+    found = []
+    for note in notes:
+        if note["event"] == "read" and note["group"] is not None:
+            line = waiting[note["group"]]
+            # A settlement that was cut off may not have counted: the message comes again.
+            if line and note["id"] > line[-1]:
+                found.append(note)
+        elif note["event"] == "ends" and note["way"] in FOR_GOOD:
+            line = waiting[groups[note["id"]]]
+            if line and line[-1] == note["id"]:
+                line.pop()
+    return found

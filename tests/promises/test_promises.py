@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.promises.pages import Proofs, printed, problems
+from tests.promises.pages import PAGES, Proofs, all_proofs, printed, problems
 
 GUARANTEES = "docs/guarantees.md"
+HERE = "tests/promises/test_promises.py::test_every_promise_has_a_test"
 PAGE = """# Guarantees
 
 Not a promise.
@@ -34,10 +35,8 @@ PROOFS = Proofs(
     "tests/promises/test_sent.py",
     tests=["It is never read before."],
     elsewhere={
-        "a kill | none": ["tests/promises/test_promises.py::test_an_ambiguous_quotation_is_found"],
-        "A message exists...": [
-            "tests/promises/test_promises.py::test_an_ambiguous_quotation_is_found"
-        ],
+        "a kill | none": [HERE],
+        "A message exists...": [HERE],
     },
     explained=["It is kept."],
 )
@@ -45,6 +44,11 @@ PROOFS = Proofs(
 
 def found(page: str = PAGE, proofs: Proofs = PROOFS) -> list[str]:
     return problems({GUARANTEES: page}, [proofs])
+
+
+def test_every_promise_has_a_test():
+    assert printed(PAGES)
+    assert problems(PAGES, all_proofs()) == []
 
 
 def test_sentences_items_and_rows_are_promises_as_a_reader_sees_them():
@@ -71,6 +75,13 @@ def test_a_line_without_a_test_is_found(before, line, text):
     assert found(page) == [
         f"{GUARANTEES}, Sent: no test in tests/promises/test_sent.py for: {text}"
     ]
+
+
+def test_a_real_page_with_a_line_more_is_found():
+    changed = PAGES[GUARANTEES].replace("\n## Delivered", "- It is free.\n\n## Delivered", 1)
+    more = problems({**PAGES, GUARANTEES: changed}, all_proofs())
+
+    assert [problem.rpartition(": ")[2] for problem in more] == ["It is free."]
 
 
 def test_the_section_what_is_promised_of_any_page_counts():
@@ -103,7 +114,7 @@ def test_an_absolute_promise_needs_a_test_of_its_own():
 
 @pytest.mark.parametrize(
     "gone",
-    ["tests/test_acks.py::test_gone", "tests/test_gone.py::test_an_ambiguous_quotation_is_found"],
+    ["tests/test_acks.py::test_gone", "tests/test_gone.py::test_every_promise_has_a_test"],
 )
 def test_a_test_that_is_gone_is_found(gone):
     [problem] = found(
