@@ -142,7 +142,7 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 def _hint(function: Callable[..., Any], name: str) -> Any:
     function = inspect.unwrap(function)
     if not hasattr(function, "__qualname__"):  # an object
-        function = getattr(function, "__call__", function)  # noqa: B004
+        function = type(function).__call__
     try:
         annotation = _annotations(function).get(name)
         # Resolve only this annotation: the others may have names that cannot be resolved.

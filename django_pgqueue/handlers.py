@@ -160,7 +160,7 @@ class Handler:
 
 def _functions(function: Callable[..., Any]) -> tuple[Any, Any]:
     """The function, and what a call of it runs if it is an object with ``__call__``."""
-    return function, getattr(type(function), "__call__", None)  # noqa: B004
+    return function, type(function).__call__
 
 
 def _is_generator(function: Any) -> bool:

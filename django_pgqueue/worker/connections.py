@@ -128,6 +128,12 @@ def close_old() -> None:
         close_old_connections()
 
 
+def left_open(connection: Any) -> bool:
+    """Whether a handler left a transaction on an open connection, or changed autocommit."""
+    autocommit = connection.settings_dict["AUTOCOMMIT"]
+    return bool(connection.in_atomic_block or connection.autocommit is not autocommit)
+
+
 # Caches
 
 

@@ -32,7 +32,7 @@ from django_pgqueue.models import Message
 from django_pgqueue.models.bound import bound_to
 from django_pgqueue.sqlstates import DEADLOCK, SERIALIZATION_FAILURE, sqlstate
 from django_pgqueue.worker.announcer import send
-from django_pgqueue.worker.connections import Limit, limited
+from django_pgqueue.worker.connections import Limit, left_open, limited
 from django_pgqueue.worker.context import Context
 from django_pgqueue.worker.endings import Ending, Late, Lost, Release, announce
 from django_pgqueue.worker.running import Result, Running, Stage, guarded, refuse_unfinished
@@ -43,6 +43,10 @@ from django_pgqueue.worker.subscription import Subscription
 _EXPLICIT = (Ack, Nack, BaseException)
 #: Maximum runs of a transactional handler while its transaction conflicts with others.
 _TRIES = 5
+_LEFT_OPEN = (
+    "the handler left a transaction open, which is rolled back: commit it, or use "
+    "transaction.atomic()"
+)
 #: The state of a transaction in which a statement has failed.
 _BROKEN = TransactionStatus.INERROR
 
@@ -57,8 +61,14 @@ class Execution:
         self._settler = settler
         self._call = subscription.handler.wrapped()
 
-    def run(self, messages: list[Message], thread: int | None = None) -> Running | None:
-        """Run a plain handler and settle its outcomes. Returns None without a run. Never raises."""
+    def run(
+        self, messages: list[Message], thread: int | None = None, theirs: Sequence[Any] = ()
+    ) -> Running | None:
+        """Run a plain handler and settle its outcomes. Returns None without a run. Never raises.
+
+        ``theirs`` are the connections of the thread. A transaction that the handler has left open
+        on one of them is an error, because the caller will close the connection.
+        """
         messages = self._sort_out(messages)
         if self._policy is AckPolicy.ACK_FIRST:
             messages = self._ack_first(messages)
@@ -69,6 +79,10 @@ class Execution:
             result = self._run_and_settle(running)
         else:
             returned, error = guarded(running, self._call)
+            if error is None:
+                for connection in theirs:
+                    if connection.connection is not None and left_open(connection):
+                        returned, error = None, transaction.TransactionManagementError(_LEFT_OPEN)
             result = Result(returned, error)
         if running.conclude(result):
             self._conclude(running, result)
@@ -135,7 +149,7 @@ class Execution:
         the handler alone: after an interrupt during the commit, or during the release of the
         savepoint, it would be unknown whether the handler's work was kept.
         """
-        connection = connections[self._subscription.queue.alias]
+        connection: Any = connections[self._subscription.queue.alias]
         try:
             with committing(connection.alias) as commit:
                 blocks, savepoints = len(connection.atomic_blocks), len(connection.savepoint_ids)

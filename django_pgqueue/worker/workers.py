@@ -13,13 +13,14 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections, connections
 
-from django_pgqueue.acks import Outcome
+from django_pgqueue.acks import AckPolicy, Outcome
 from django_pgqueue.engine.groups.heads import give_heads
 from django_pgqueue.models import Message
 from django_pgqueue.models.bound import bound_to
 from django_pgqueue.worker.buffer import AsyncBuffer
 from django_pgqueue.worker.connections import (
     close_old,
+    left_open,
     limited,
     open_caches,
     return_pooled,
@@ -49,6 +50,7 @@ class Worker(threading.Thread):
         self._housekept = time.monotonic()
         self._failures = 0
         self._pooled = uses_pools()
+        self._transactional = subscription.handler.ack_policy is AckPolicy.TRANSACTIONAL
         self._connections: Sequence[Any] = ()
 
     def run(self) -> None:
@@ -67,7 +69,9 @@ class Worker(threading.Thread):
                 if not messages:
                     return
                 # A copy, so that nothing a handler sets in it reaches the next handler.
-                running = copy_context().run(self._execution.run, messages, thread)
+                running = copy_context().run(
+                    self._execution.run, messages, thread, self._connections
+                )
                 if running is not None and running.abandoned:
                     return  # another worker was started in its place
                 self._look_after_connections(running)
@@ -85,21 +89,20 @@ class Worker(threading.Thread):
         With CONN_MAX_AGE=0 Django reconnects for each request. A busy worker reconnects once a
         second: connecting for each message would take longer than handling it.
         """
-        for connection in self._connections:
-            if connection.connection is not None and (
-                connection.in_atomic_block
-                or connection.autocommit is not connection.settings_dict["AUTOCOMMIT"]
-            ):
-                self._close_with_transactions()
-                break
+        result = None if running is None else running.result
+        ended_well = result is not None and result.error is None and result.hook_error is None
+        # After a good end outside a transaction the execution has looked.
+        if not ended_well or self._transactional:
+            for connection in self._connections:
+                if connection.connection is not None and left_open(connection):
+                    self._close_with_transactions()
+                    break
         if self._pooled:
             return_pooled()
         if running is not None and running.overdue:
             # The interrupt may have hit the middle of a query.
             connections.close_all()
         now = time.monotonic()
-        result = None if running is None else running.result
-        ended_well = result is not None and result.error is None and result.hook_error is None
         if not ended_well or now - self._housekept > _HOUSEKEEPING:
             self._housekept = now
             close_old()

@@ -464,8 +464,8 @@ class TestTasks:
         schedules.synchronize("default")
 
         found = Schedule.objects.get()
-        assert (found.group_key, found.until) == ("of 1", "done")
-        assert found.unique_key == f"{add.module_path}:1"
+        key = f"{add.module_path}:1"
+        assert (found.group_key, found.unique_key, found.until) == ("of 1", key, "done")
 
     def test_a_task_has_no_body(self, declarations, backend):
         from tests.tasks.sample import add

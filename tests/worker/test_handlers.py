@@ -456,7 +456,9 @@ def test_a_handler_that_lost_its_connection_leaves_a_good_one(committed_orders, 
     assert set(outcomes().values()) == {"COMPLETED"}
 
 
-def test_an_unfinished_transaction_does_not_reach_the_next_handler(committed_orders, drain):
+def test_an_unfinished_transaction_is_an_error_and_does_not_reach_the_next_handler(
+    committed_orders, drain
+):
     found: list[bool] = []
 
     def leave_open(message: Message) -> None:
@@ -467,10 +469,11 @@ def test_an_unfinished_transaction_does_not_reach_the_next_handler(committed_ord
 
     committed_orders.send_batch([1, 2, 3])
 
-    drain(leave_open, max_workers=1)
+    drain(leave_open, max_workers=1, retry=NoRetry())
 
     assert found == [True] * 3
     assert not Order.objects.exists()
+    assert ["left a transaction open" in error for error in errors()] == [True] * 3
 
 
 def test_idle_workers_honour_conn_max_age(committed_orders, consume, monkeypatch):
