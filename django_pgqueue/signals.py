@@ -38,8 +38,10 @@ leases_lost             another reader has leased the messages      messages
 leases_extended         leases were extended                        count
 leases_rescued          leases of a dead consumer were released;    count, worker
                         the sender is a loop's name, or "maintain"
-database_failed         an operation failed and will be retried;    operation, error, wait
-                        the sender is the part that failed
+database_failed         an operation failed and will be retried;    operation, error, wait,
+                        the sender is the part that failed          perhaps queue
+database_recovered      an operation of a loop works again; the     operation, failures,
+                        sender is the loop's name                   perhaps queue
 listening_stopped       LISTEN does not work, so the consumer       reason
                         polls; the sender is the database
 pool_too_small          the pool has fewer connections than         size, workers, wanted
@@ -75,6 +77,7 @@ __all__ = [
     "consumer_stopped",
     "consumer_stopping",
     "database_failed",
+    "database_recovered",
     "error_ignored",
     "leases_extended",
     "leases_lost",
@@ -117,6 +120,7 @@ messages_expired: Signal = Signal()
 messages_released: Signal = Signal()
 messages_interrupted: Signal = Signal()
 messages_cancelled: Signal = Signal()
+database_recovered: Signal = Signal()
 leases_lost: Signal = Signal()
 leases_extended: Signal = Signal()
 leases_rescued: Signal = Signal()

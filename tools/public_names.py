@@ -113,6 +113,7 @@ PUBLIC: dict[str, list[str]] = {
         "consumer_stopped",
         "consumer_stopping",
         "database_failed",
+        "database_recovered",
         "error_ignored",
         "leases_extended",
         "leases_lost",

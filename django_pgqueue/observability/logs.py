@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import re
+import time
 from logging import DEBUG, ERROR, INFO, WARNING
 from typing import Any
 
@@ -148,10 +150,23 @@ def leases_rescued(sender: str, count: int, worker: int, **kwargs: Any) -> None:
 
 
 def database_failed(
-    sender: str, operation: str, error: Exception, wait: float, **kwargs: Any
+    sender: Any,
+    operation: str,
+    error: Exception,
+    wait: float,
+    queue: str | None = None,
+    **kwargs: Any,
 ) -> None:
     text = "%(operation)s failed, next try in %(delay).1f s: %(kind)s: %(error)s"
-    _log_error(None, text, error, operation=operation, delay=wait)
+    _log_once((str(sender), operation, queue), queue, text, error, operation=operation, delay=wait)
+
+
+def database_recovered(
+    sender: Any, operation: str, failures: int, queue: str | None = None, **kwargs: Any
+) -> None:
+    _repeated.pop((str(sender), operation, queue), None)
+    text = "%(operation)s works again, after %(failures)s failures"
+    _log(INFO, queue, text, operation=operation, failures=failures)
 
 
 def listening_stopped(sender: str, reason: str, **kwargs: Any) -> None:
@@ -174,7 +189,13 @@ def pool_too_small(sender: str, size: int, workers: int, wanted: int, **kwargs: 
 _warned: set[tuple[str, tuple[str, ...]]] = set()
 
 
+#: Queues whose messages stay in the default partition, which is warned of once.
+_staying: set[str] = set()
+
+
 def queue_maintained(sender: str, maintained: Any, **kwargs: Any) -> None:
+    if not maintained.error:
+        _repeated.pop((sender, "maintenance", None), None)
     lakes = maintained.foreign_lakes
     if lakes and (sender, lakes) not in _warned:
         _warned.add((sender, lakes))
@@ -186,9 +207,11 @@ def queue_maintained(sender: str, maintained: Any, **kwargs: Any) -> None:
         _log(WARNING, sender, text, lakes=list(lakes))
     did = maintained.removed or maintained.partitions_made or maintained.partitions_dropped
     stay = maintained.stay_in_default
+    warned = sender in _staying
+    (_staying.add if stay else _staying.discard)(sender)
     kept = "; the messages of %(stay_in_default)s stay in the default partition" if stay else ""
     _log(
-        WARNING if stay else INFO if did else DEBUG,
+        WARNING if stay and not warned else INFO if did else DEBUG,
         sender,
         f"removed %(removed)s archived messages and %(partitions_dropped)s partitions, "
         f"made %(partitions_made)s partitions, in %(seconds).1f s{kept}",
@@ -198,7 +221,8 @@ def queue_maintained(sender: str, maintained: Any, **kwargs: Any) -> None:
 
 
 def maintenance_failed(sender: str, error: Exception, **kwargs: Any) -> None:
-    _log_error(sender, "maintenance failed: %(kind)s: %(error)s", error)
+    text = "maintenance failed: %(kind)s: %(error)s"
+    _log_once((sender, "maintenance", None), sender, text, error)
 
 
 #: The last failed tick by schedule name. A tick is retried often, but its failure is logged once.
@@ -279,6 +303,36 @@ def _log(
         text, fields = f"%(queue)s: {text}", {"queue": queue, **fields}
     shown = {name: _shown(value) for name, value in fields.items()}
     logger.log(level, text, {**shown, **named}, exc_info=exc_info, extra=fields, stacklevel=2)
+
+
+#: A repeated error is logged again after this many seconds.
+_AGAIN = 600.0
+#: The most errors of one operation that are told apart.
+_DIFFERENT = 20
+#: By operation, and then by error: when it was logged, when it last happened, and how often since.
+_repeated: dict[tuple[str, str, str | None], dict[str, tuple[float, float, int]]] = {}
+
+
+def _log_once(
+    key: tuple[str, str, str | None], queue: str | None, text: str, error: Exception, **fields: Any
+) -> None:
+    """Log an error unless the same operation had the same error before: loops try again for ever.
+
+    Logs it again when the operation works again meanwhile, or was not tried, and every ten minutes.
+    """
+    now, known = time.monotonic(), _repeated.setdefault(key, {})
+    # Numbers in an error, such as those of processes and ports, do not make it another one.
+    kind = type(error).__name__ + re.sub(r"\d+", "", str(error).partition("\n")[0])
+    logged, last, times = known.get(kind, (-_AGAIN, -_AGAIN, 0))
+    if now - logged < _AGAIN and now - last < _AGAIN / 2:
+        known[kind] = logged, now, times + 1
+        return
+    if len(known) >= _DIFFERENT:
+        known.clear()
+    known[kind] = now, now, 0
+    if times:
+        text, fields["times"] = f"{text} (%(times)s times more since the last line)", times
+    _log_error(queue, text, error, **fields)
 
 
 def _log_error(queue: str | None, text: str, error: Exception, **fields: Any) -> None:

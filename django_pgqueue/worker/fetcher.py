@@ -15,7 +15,6 @@ from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.models import Message
 from django_pgqueue.models.bound import bound_to
 from django_pgqueue.worker.announcer import send
-from django_pgqueue.worker.buffer import FetchPlan
 from django_pgqueue.worker.loop import NOW, Loop, after_failures, for_each, longer
 from django_pgqueue.worker.quarantine import is_suspect
 from django_pgqueue.worker.settler import Settler
@@ -73,32 +72,53 @@ class Fetcher(Loop):
         self._ticks += 1
         for subscription in self._subscriptions[first:] + self._subscriptions[:first]:
             plan = subscription.buffer.plan
-            if plan.at <= time.monotonic() and not self.stopping.is_set():
-                try:
-                    self._fetch(subscription)
-                    plan.failures = 0
-                except (QueueNotFound, InvalidArgument) as error:
-                    self._put_off(plan, error, _WAIT_FOR_QUEUE)
-                except Error as error:
-                    # Keep going: other subscriptions may be on another database that works.
-                    connections[subscription.queue.alias].close()
-                    plan.failures += 1
-                    self._put_off(plan, error, after_failures(plan.failures))
+            if plan.at > time.monotonic() or self.stopping.is_set():
+                continue
+            unannounced = self.announcer.unannounced[subscription.name] if self.announcer else 0
+            if len(subscription.unwritten) + unannounced >= subscription.most_ended:
+                plan.at = time.monotonic() + _PAUSE_BEHIND
+                continue
+            try:
+                self._fetch(subscription)
+                if plan.failures:
+                    self._recovered(subscription)
+            except (QueueNotFound, InvalidArgument) as error:
+                self._put_off(subscription, error, _WAIT_FOR_QUEUE)
+            except Error as error:
+                # Keep going: other subscriptions may be on another database that works.
+                connections[subscription.queue.alias].close()
+                self._put_off(subscription, error, after_failures(plan.failures + 1))
         soonest = min((s.buffer.plan.at for s in self._subscriptions), default=float("inf"))
         return min(max(soonest - time.monotonic(), 0.0), 1.0)
 
-    def _put_off(self, plan: FetchPlan, error: Exception, wait: float) -> None:
+    def _put_off(self, subscription: Subscription, error: Exception, wait: float) -> None:
+        plan = subscription.buffer.plan
+        plan.failures += 1
         plan.at = time.monotonic() + wait
-        send(signals.database_failed, self.name, operation="fetch", error=error, wait=wait)
+        send(
+            signals.database_failed,
+            self.name,
+            operation="fetch",
+            error=error,
+            wait=wait,
+            queue=subscription.name,
+        )
+
+    def _recovered(self, subscription: Subscription) -> None:
+        plan = subscription.buffer.plan
+        failures, plan.failures = plan.failures, 0
+        send(
+            signals.database_recovered,
+            self.name,
+            operation="fetch",
+            failures=failures,
+            queue=subscription.name,
+        )
 
     def _fetch(self, subscription: Subscription) -> None:
         """Lease as many messages as the buffer may hold, and put them into the buffer."""
         buffer, handler = subscription.buffer, subscription.handler
         plan, size = buffer.plan, subscription.fetch_batch_size
-        unannounced = self.announcer.unannounced[subscription.name] if self.announcer else 0
-        if len(subscription.unwritten) + unannounced >= subscription.most_ended:
-            plan.at = time.monotonic() + _PAUSE_BEHIND
-            return
         is_held = subscription.refresh().paused or subscription.quiet
         wanted = 1 if plan.suspicious else buffer.free(size)
         if subscription.is_limited:

@@ -40,7 +40,8 @@ class Listener(Loop):
         """Listen until the connection is lost or the loop is stopped."""
         try:
             with _connect(self._alias) as connection:
-                self._failures = 0
+                if self._failures:
+                    self._recover()
                 self._listen(connection)
         except Refused as reason:
             signals.listening_stopped.send_robust(self._alias, reason=str(reason))

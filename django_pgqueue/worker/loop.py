@@ -79,7 +79,9 @@ class Loop(threading.Thread):
                 try:
                     with limited() if self._limited else nullcontext():
                         wait = self.tick()
-                    self._failures, self.last_success = 0, time.monotonic()
+                    self.last_success = time.monotonic()
+                    if self._failures:
+                        self._recover()
                 except Exception as error:
                     # A consumer whose loop has ended would look alive and do nothing.
                     self._failures += 1
@@ -99,6 +101,11 @@ class Loop(threading.Thread):
                 self._awake.clear()
         finally:
             connections.close_all()
+
+    def _recover(self) -> None:
+        """Announce that the task works again, after failures."""
+        failures, self._failures = self._failures, 0
+        send(signals.database_recovered, self.name, operation=self.operation, failures=failures)
 
 
 def after_failures(number: int) -> float:

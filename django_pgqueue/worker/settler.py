@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from django.db import DataError, IntegrityError, OperationalError
+from django.db import DataError, Error, IntegrityError, OperationalError, connections
 
 from django_pgqueue import signals
 from django_pgqueue.acks import Nack
@@ -70,7 +70,12 @@ class Settler(Loop):
         if 0 < count < _MOST and not self._at_once:
             self.stopping.wait(self._interval)
         self._at_once = False
-        self.flush(again=False)
+        try:
+            self.flush(again=False)
+        except Exception as error:
+            # flush() has announced it.
+            if isinstance(error, Error):
+                connections.close_all()
         # put() wakes the loop, too.
         due = min((at for _, at in self._failed.values()), default=float("inf"))
         return min(max(due - time.monotonic(), 0.0), 1.0)
@@ -97,21 +102,44 @@ class Settler(Loop):
                 for subscription in found:
                     try:
                         self._write_some(subscription)
-                        self._failed.pop(subscription, None)
+                        if subscription in self._failed:
+                            self._recovered(subscription)
                     except Exception as error:
                         errors.append(error)
                         # Without a connection each of the other queues would wait as long.
                         alone = is_open(subscription.queue.alias)
                         for each in [subscription] if alone else found:
                             skipped.add(each)
-                            times = self._failed.get(each, (0, 0.0))[0] + 1
-                            self._failed[each] = times, time.monotonic() + after_failures(times)
+                            self._put_off(each, error)
                         if not alone:
                             break
         finally:
             self._one_at_a_time.release()
         if errors:
             raise errors[0]
+
+    def _put_off(self, subscription: Subscription, error: Exception) -> None:
+        times = self._failed.get(subscription, (0, 0.0))[0] + 1
+        wait = after_failures(times)
+        self._failed[subscription] = times, time.monotonic() + wait
+        send(
+            signals.database_failed,
+            self.name,
+            operation="settle",
+            error=error,
+            wait=wait,
+            queue=subscription.name,
+        )
+
+    def _recovered(self, subscription: Subscription) -> None:
+        failures, _ = self._failed.pop(subscription)
+        send(
+            signals.database_recovered,
+            self.name,
+            operation="settle",
+            failures=failures,
+            queue=subscription.name,
+        )
 
     def _write_some(self, subscription: Subscription) -> None:
         """Write up to 1,000 outcomes. Until they are written the lease loop keeps their leases."""
@@ -151,6 +179,7 @@ class Settler(Loop):
                     operation="settle",
                     error=error,
                     wait=subscription.vt,
+                    queue=subscription.name,
                 )
                 announce(subscription, [(settlements[0].message, Lost())])
                 return
