@@ -103,6 +103,11 @@ class Consumer:
         """Seconds since the start."""
         return time.monotonic() - self.started
 
+    @property
+    def waits_for_receivers(self) -> bool:
+        """Whether receivers of signals, or log handlers, are running: after the end, still."""
+        return self._announcer.is_alive()
+
     def stop(self, reason: str = "stop() was called") -> None:
         """Stop fetching, let handlers finish, and release unstarted messages.
 

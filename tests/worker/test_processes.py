@@ -123,6 +123,22 @@ def test_handlers_that_take_too_long_are_left_after_the_graceful_timeout(patient
 
 
 @pytest.mark.parametrize("again", [True, False], ids=["second signal", "graceful timeout"])
+def test_a_log_that_never_answers_does_not_hold_up_the_end(patient, start, again):
+    ids = patient.send_batch([{"op": 1, "before": "raise"}, {"op": 2}, {"op": 3}])
+    command = start("--graceful-timeout", 30 if again else 0.5, WORKING_STUCK_LOG=1)
+    until(lambda: sorted(outcomes("patient")) == ids, seconds=60)
+
+    command.terminate()
+    if again:
+        until(lambda: not Process.objects.exists())  # all is done but the log
+        command.terminate()
+
+    assert command.wait(20) == 0
+    assert not Process.objects.exists()
+    assert "patient: 3 completed, 1 retried, 0 failed" in command.output
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["second signal", "graceful timeout"])
 def test_a_message_that_every_deploy_interrupts_is_done_in_the_end(
     committed, start, tmp_path, again
 ):
@@ -176,11 +192,11 @@ def test_a_handler_can_terminate_its_child_process(patient, start, tmp_path):
 def test_daemonic_child_processes_of_handlers_end_with_the_consumer(patient, start, tmp_path):
     patient.send({"op": 1, "before": "daemon"})
     command = start()
-    until(lambda: outcomes("patient"))
+    until(lambda: outcomes("patient"), seconds=60)
 
     command.terminate()
 
-    assert command.wait(8) == 0
+    assert command.wait(20) == 0
 
 
 # Limits

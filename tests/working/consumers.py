@@ -7,10 +7,12 @@ the effect, and in how many first deliveries they happen.
 from __future__ import annotations
 
 import asyncio
+import logging
 import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from typing import Any
 
@@ -136,6 +138,17 @@ def patient(message: Message) -> None:
     """A handler without a timeout."""
     obey(message)
 
+
+class StuckHandler(logging.Handler):
+    """A log handler whose disk or network never answers after a failed attempt."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if hasattr(record, "attempt"):
+            threading.Event().wait()
+
+
+if "WORKING_STUCK_LOG" in os.environ:
+    logging.getLogger("django_pgqueue").addHandler(StuckHandler())
 
 # A schedule declared by another version of this code: "queue name". Without a declaration it ends
 # soon.

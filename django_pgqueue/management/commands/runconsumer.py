@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import signal
 import threading
 from dataclasses import fields
@@ -115,6 +116,8 @@ class Command(BaseCommand):
         console.begin()
         consumer.run(every_second=console.show)
         console.finish()
+        if consumer.waits_for_receivers:
+            _end_logging()
 
 
 def _refuse_transaction() -> None:
@@ -151,6 +154,17 @@ def _stop_on_signals(consumer: Consumer) -> None:
             thread.join(consumer.options.graceful_timeout)
 
         atexit.register(wait_for_the_end)
+
+
+def _end_logging() -> None:
+    """Do at once what Python's logging does at exit, but wait for a moment only.
+
+    A log handler that does not return holds its lock, for which the process would wait for ever.
+    """
+    atexit.unregister(logging.shutdown)
+    thread = threading.Thread(target=logging.shutdown, daemon=True)
+    thread.start()
+    thread.join(1.0)
 
 
 def _size(text: str) -> int:
