@@ -7,9 +7,10 @@ are copied to the tables of each new queue.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
+from django_pgqueue.ddl import planting
 from django_pgqueue.ddl.names import PARENTS
 
 __all__ = ["INHERITED", "KINDS", "copy", "extend", "inherit", "role_exists", "statements"]
@@ -164,6 +165,7 @@ def statements(
 ) -> list[str]:
     """Return the GRANT (or REVOKE) statements for a role.
 
+    GRANTs come after REVOKEs of CREATE on the schema, if the role or PUBLIC has that right.
     ``kind`` is one of ``KINDS``. ``queues`` are ids; None means all queues, including later ones.
     ``targets`` are ids of queues that the role may only send to, such as dead-letter queues.
     """
@@ -201,7 +203,16 @@ def statements(
     if revoke:
         return [f"REVOKE {each} FROM {quoted};" for each in found]
     usage = [f"USAGE ON SCHEMA {schema}" for schema in sorted(schemas)]
-    return [f"GRANT {each} TO {quoted};" for each in [*usage, *found]]
+    return [*_closed(cursor, quoted), *(f"GRANT {each} TO {quoted};" for each in [*usage, *found])]
+
+
+def _closed(cursor: Any, role: str) -> Iterator[str]:
+    """Yield the statements after which neither the role nor PUBLIC may plant functions."""
+    for schema, grantee, owner, owner_needs in planting.may_plant(cursor):
+        if grantee in ("PUBLIC", role):
+            if owner_needs:
+                yield f"GRANT CREATE ON SCHEMA {schema} TO {owner};"
+            yield f"REVOKE CREATE ON SCHEMA {schema} FROM {grantee};"
 
 
 def _rights_on(

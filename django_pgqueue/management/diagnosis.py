@@ -12,7 +12,7 @@ from django.db.models import Q
 from django.template.defaultfilters import filesizeformat
 
 from django_pgqueue.conf import settings
-from django_pgqueue.ddl import LIVE, inspection, moment, server_time
+from django_pgqueue.ddl import LIVE, inspection, moment, planting, server_time
 from django_pgqueue.ddl.locks import milliseconds, settings_for
 from django_pgqueue.engine.statements import compose
 from django_pgqueue.errors import TablesMissing
@@ -374,8 +374,31 @@ def _objects(alias: str, limits: Limits, report: Report) -> str:
     return "triggers, functions and tables are as the migrations made them"
 
 
+def _schema(alias: str, limits: Limits, report: Report) -> str:
+    """Report roles that may plant functions where our statements find them, and planted ones."""
+    with connections[alias].cursor() as cursor:
+        roles, functions = planting.may_plant(cursor), planting.planted(cursor)
+    for schema, role, owner, owner_needs in roles:
+        first = f"GRANT CREATE ON SCHEMA {schema} TO {owner}; " if owner_needs else ""
+        report(
+            f"{'every role' if role == 'PUBLIC' else f'role {role}'} may create functions in "
+            f"schema {schema}, which whoever sends or reads would call with rights of its own",
+            f"{first}REVOKE CREATE ON SCHEMA {schema} FROM {role}",
+            {"schema": schema, "role": role},
+        )
+    for kind, name, owner in functions:
+        report(
+            f"{kind.lower()} {name} of role {owner} has the name of one that our statements call, "
+            f"and may be called in its place",
+            f"Look at it, and at who called it. Then: DROP {kind} {name}",
+            {"kind": kind, "name": name, "owner": owner},
+        )
+    return "only the owner creates functions where the queues' statements look them up"
+
+
 CHECKS: dict[str, Check] = {
     "objects": _objects,
+    "schema": _schema,
     "snapshot": _snapshots,
     "dead rows": _dead_rows,
     "autovacuum": _autovacuum,

@@ -55,6 +55,96 @@ def test_a_trigger_that_is_gone(orders, sql):
     assert found.action.startswith("CREATE TRIGGER pgqueue_message_inserted AFTER INSERT ON")
 
 
+@pytest.fixture
+def planter(db, sql):
+    """A role that may create functions in the schema, as every role may in upgraded databases."""
+    sql("CREATE ROLE pgqueue_test_planter; GRANT CREATE ON SCHEMA public TO pgqueue_test_planter")
+    return "pgqueue_test_planter"
+
+
+def test_a_role_that_may_plant_functions(orders, planter, sql):
+    [found] = findings("schema")
+
+    assert found.text.startswith(f"role {planter} may create functions in schema public")
+    assert found.action == f"REVOKE CREATE ON SCHEMA public FROM {planter}"
+    sql(found.action)
+    assert not findings("schema")[0].is_problem
+
+
+def test_every_role_may_plant_functions_in_an_upgraded_database(orders, sql):
+    sql("GRANT CREATE ON SCHEMA public TO PUBLIC")
+
+    [found] = findings("schema")
+
+    assert found.text.startswith("every role may create functions")
+    assert found.action == "REVOKE CREATE ON SCHEMA public FROM PUBLIC"
+
+
+def test_the_owner_of_the_tables_keeps_its_right_when_all_others_lose_it(orders, planter, sql):
+    sql(f"REVOKE CREATE ON SCHEMA public FROM {planter}; GRANT CREATE ON SCHEMA public TO PUBLIC")
+    sql(f"ALTER TABLE pgqueue_message OWNER TO {planter}")
+
+    [found] = findings("schema")
+
+    first, then = found.action.split("; ")
+    assert first == f"GRANT CREATE ON SCHEMA public TO {planter}"
+    assert then == "REVOKE CREATE ON SCHEMA public FROM PUBLIC"
+    sql(found.action)
+    assert not findings("schema")[0].is_problem
+
+
+PLANTED = [
+    ("FUNCTION", "unnest(bigint[])", "RETURNS SETOF bigint LANGUAGE sql AS 'SELECT 1::bigint'"),
+    (
+        "FUNCTION",
+        "pgqueue_wake(smallint)",
+        "RETURNS boolean LANGUAGE sql AS 'SELECT true'",
+    ),
+    ("AGGREGATE", "max(bigint)", "(sfunc = int8larger, stype = bigint)"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "rest"), PLANTED)
+def test_a_function_that_was_planted(orders, planter, sql, kind, name, rest):
+    sql(f"SET LOCAL ROLE {planter}; CREATE {kind} public.{name} {rest}; RESET ROLE")
+    sql(f"REVOKE CREATE ON SCHEMA public FROM {planter}")
+
+    [found] = findings("schema")
+
+    assert found.text.startswith(f"{kind.lower()} public.{name} of role {planter} has the name")
+    sql(found.action.partition("Then: ")[2])
+    assert not findings("schema")[0].is_problem
+
+
+def test_an_operator_that_was_planted(orders, planter, sql):
+    sql(
+        f"SET LOCAL ROLE {planter};"
+        "CREATE FUNCTION public.evil(bigint, integer) RETURNS boolean LANGUAGE sql "
+        "AS 'SELECT true';"
+        "CREATE OPERATOR public.= (LEFTARG = bigint, RIGHTARG = integer, FUNCTION = public.evil);"
+        "RESET ROLE"
+    )
+
+    _may, found = findings("schema")
+
+    assert found.text.startswith("operator public.= (bigint, integer) of role")
+    sql(found.action.partition("Then: ")[2])
+    assert len(findings("schema")) == 1
+
+
+def test_a_projects_own_functions_are_no_finding(orders, planter, sql):
+    """Neither those of the owner nor those with names of their own."""
+    sql("CREATE FUNCTION public.unnest(text) RETURNS text LANGUAGE sql AS 'SELECT $1'")
+    sql(
+        f"SET LOCAL ROLE {planter}; CREATE FUNCTION public.tax(integer) RETURNS integer "
+        "LANGUAGE sql AS 'SELECT $1'; RESET ROLE"
+    )
+
+    [found] = findings("schema")
+
+    assert found.text.startswith(f"role {planter} may create functions")
+
+
 def test_json_for_scripts(orders):
     orders.send(1)
 

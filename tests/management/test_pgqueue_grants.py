@@ -47,6 +47,34 @@ def change_settings() -> None:
     orders.save()
 
 
+# The schema
+
+
+@pytest.mark.parametrize("grantee", ["PUBLIC", ROLE])
+def test_a_role_with_rights_may_not_plant_functions(role, queues, grantee):
+    """Others, a superuser too, would call them by our statements."""
+    run_sql(f"GRANT CREATE ON SCHEMA public TO {grantee}")
+    try:
+        call("pgqueue_grants", "--role", role, "--for", "sender", "--apply")
+
+        with acting(role):
+            queue("orders").send(1)
+            assert refused(
+                lambda: run_sql(
+                    "CREATE FUNCTION public.unnest(bigint[]) RETURNS SETOF bigint LANGUAGE sql "
+                    "AS 'SELECT 1::bigint'"
+                )
+            )
+    finally:
+        run_sql(f"REVOKE CREATE ON SCHEMA public FROM {grantee}")
+
+
+def test_a_schema_that_nobody_else_may_change_is_left_alone(role, queues):
+    out = call("pgqueue_grants", "--role", role, "--for", "sender")
+
+    assert "CREATE ON SCHEMA" not in out
+
+
 # Senders
 
 
