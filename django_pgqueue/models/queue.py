@@ -47,6 +47,12 @@ class QueueQuerySet(models.QuerySet["Queue"]):
             lower_name=arguments.queue_name(name).lower()
         )
 
+    def bulk_create(self, *args: Any, **kwargs: Any) -> list[Queue]:
+        """Refuse: the queues would have no tables."""
+        raise InvalidArgument(
+            "bulk_create() makes no tables: make the queues one by one, with create_queue()"
+        )
+
     def delete(self) -> tuple[int, dict[str, int]]:
         """Drop the queues one by one, because each drop locks tables of its own."""
         dropped = sum(queue.delete()[0] for queue in self)

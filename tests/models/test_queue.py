@@ -12,7 +12,7 @@ from django.core.management import call_command
 from django.db import transaction
 from django.utils.connection import ConnectionDoesNotExist
 
-from django_pgqueue.errors import InvalidQueueName, QueueNotFound
+from django_pgqueue.errors import InvalidArgument, InvalidQueueName, QueueNotFound
 from django_pgqueue.models import LiveMessage, Message, Queue
 from tests.actors import begin, call, commit
 from tests.conftest import rolled_back, run_sql
@@ -52,6 +52,13 @@ def test_deleting_a_queryset_of_queues_drops_each(db):
 
     assert deleted == (2, {"django_pgqueue.Queue": 2})
     assert Message.objects.count() == LiveMessage.objects.count() == 1
+
+
+def test_queues_without_tables_are_not_made(db):
+    with pytest.raises(InvalidArgument, match="one by one"):
+        Queue.objects.bulk_create([Queue(name="a"), Queue(name="b")])
+
+    assert not Queue.objects.exists()
 
 
 def test_a_bad_name_is_a_validation_error_in_forms_and_refused_in_save(db):
