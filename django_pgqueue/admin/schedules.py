@@ -90,18 +90,16 @@ class RunPage(_SchedulePage):
         except PgQueueError as error:
             self.tell(str(error), messages.ERROR)
             return
-        if was_skipped(sent) and not schedule.unique_key:
-            self.tell(Once.repeated(self._link(schedule, sent)), messages.WARNING)
-            return
-        once.remember(schedule.queue_id, sent)
+        link = self._link(schedule, sent)
         if was_skipped(sent):
             told = _("Nothing was sent: message {id} of {queue} has this unique key.")
-            link = self._link(schedule, sent)
-            self.tell(format_html(told, id=link, queue=schedule.queue), messages.WARNING)
+            held = format_html(told, id=link, queue=schedule.queue)
+            self.tell(held if schedule.unique_key else Once.repeated(link), messages.WARNING)
             return
+        once.remember(schedule.queue_id, sent)
         self.owner.log_change(self.request, schedule, f"Sent message {sent}.")
         told = _("Sent message {id} to {queue}.")
-        self.tell(format_html(told, id=self._link(schedule, sent), queue=schedule.queue))
+        self.tell(format_html(told, id=link, queue=schedule.queue))
 
     def _link(self, schedule: Schedule, sent: int) -> str:
         return str(self.owner.message_link(sent, schedule.queue_id))

@@ -128,7 +128,8 @@ class SendPage(QueuePage):
                     self._tell_repeated(form.target.pk, sent)
                 else:
                     self._tell_sent(form.target, sent, copied)
-                    once.remember(form.target.pk, sent)
+                    if not was_skipped(sent):
+                        once.remember(form.target.pk, sent)
                 return HttpResponseRedirect(self.url("queue_overview", form.target.pk))
         return self.render({"title": title, "back": back, "form": form, "copied": copied})
 
