@@ -24,7 +24,7 @@ BEGIN
           AND r.turn = coalesce(
               (SELECT g.turn FROM {schema}.pgqueue_group g
                WHERE g.queue_id = claim.queue_id AND g.group_key = claim.group_key
-                 AND g.head = claim.id LIMIT 1), claim.id)
+                 AND g.head = claim.id LIMIT 1), claim.id << 20)
           AND r.id = claim.id
     ) OR EXISTS (
         SELECT FROM {schema}.pgqueue_deferred d
@@ -89,7 +89,7 @@ BEGIN
           AND turn = coalesce(
               (SELECT g.turn FROM {schema}.pgqueue_group g
                WHERE g.queue_id = claim.queue_id AND g.group_key = claim.group_key
-                 AND g.head = claim.id LIMIT 1), claim.id)
+                 AND g.head = claim.id LIMIT 1), claim.id << 20)
           AND id = claim.id
         FOR UPDATE SKIP LOCKED))
     RETURNING enqueued_at, NULL, NULL, 0, 0

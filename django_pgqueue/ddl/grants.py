@@ -48,6 +48,7 @@ _CONSUMER = {
     "archive": "SELECT, INSERT",
     **dict.fromkeys(("ready", "deferred", "lease", "waiting", "group", "recheck"), _KEPT),
     "group_setting": "SELECT",
+    "turn_seq": "USAGE",
     "process": _KEPT,
     "history": "SELECT, INSERT, UPDATE",
     "attempt": "SELECT, INSERT, DELETE",
@@ -102,13 +103,15 @@ _SLOTS = (
     "admit|admitted|need_read_committed"
 )
 
+_HEADS = "alive_groups|next_turn|recheck_id"
+
 # Functions that triggers, policies and statements call with the rights of the role.
 _FUNCTIONS = {
     "sender": "^pgqueue_(wake|sent)$",
-    "consumer": f"^pgqueue_(may|wake|sent|go_on|next_heads|alive_groups|{_SLOTS})$",
-    "operator": f"^pgqueue_(may|wake|sent|go_on|next_heads|alive_groups|apply_limits|{_SLOTS})$",
+    "consumer": f"^pgqueue_(may|wake|sent|go_on|next_heads|{_HEADS}|{_SLOTS})$",
+    "operator": f"^pgqueue_(may|wake|sent|go_on|next_heads|apply_limits|{_HEADS}|{_SLOTS})$",
     "analyst": "^pgqueue_(may|spacing|group_rule)$",
-    "spark": f"^pgqueue_(may|alive_groups|{_SLOTS}|(wake|sent|go_on|next_heads)(_unlogged)?)$",
+    "spark": f"^pgqueue_(may|{_HEADS}|{_SLOTS}|(wake|sent|go_on|next_heads)(_unlogged)?)$",
 }
 
 # A right that identifies each kind of role, the widest kind first. Every database has these tables.

@@ -5,6 +5,18 @@
 -- locked, or whose next message it has locked, it inserts a recheck, which the next reader processes
 -- after both transactions have ended.
 
+-- Returns the turn of a message that becomes the head of its group: after all messages that were sent,
+-- and all heads that were chosen, before all messages to come. It takes no id.
+CREATE FUNCTION {schema}.pgqueue_next_turn() RETURNS bigint LANGUAGE sql AS $$
+    SELECT (coalesce(pg_sequence_last_value('{schema}.pgqueue_message_id_seq'), 0) << 20)
+           + nextval('{schema}.pgqueue_turn_seq')
+$$;
+
+-- Returns the id of a recheck that belongs to no send: after those of all messages that were sent.
+CREATE FUNCTION {schema}.pgqueue_recheck_id() RETURNS bigint LANGUAGE sql AS $$
+    SELECT coalesce(pg_sequence_last_value('{schema}.pgqueue_message_id_seq'), 0) + 1
+$$;
+
 -- Chooses the new heads of groups whose heads are gone. Takes the ctids of the groups' rows, which
 -- the caller has locked. Returns how many waiting messages became heads, and the rows of groups
 -- whose next message another transaction has locked or just removed: these still lack a head. The
@@ -45,7 +57,7 @@ BEGIN
         DELETE FROM {schema}.pgqueue_waiting w USING chosen n WHERE w.ctid = n.spot
         RETURNING w.*, n.place, CASE WHEN n.id IS NOT NULL THEN n.followers END AS followers,
             greatest(w.vt, statement_timestamp()) AS due_at,
-            nextval('{schema}.pgqueue_message_id_seq') AS turn
+            {schema}.pgqueue_next_turn() AS turn
     ),
     {become_heads},
     headed AS (
@@ -133,7 +145,7 @@ BEGIN
     IF ids IS NOT NULL THEN
         -- Skips groups without a row, whose queue may have been dropped.
         INSERT INTO {schema}.pgqueue_recheck (id, queue_id, group_key)
-        SELECT nextval('{schema}.pgqueue_message_id_seq'), m.queue_id, m.group_key
+        SELECT {schema}.pgqueue_recheck_id(), m.queue_id, m.group_key
         FROM unnest(queue_ids, groups) AS m (queue_id, group_key) CROSS JOIN LATERAL (
             SELECT FROM {schema}.pgqueue_group g
             WHERE g.queue_id = m.queue_id AND g.group_key = m.group_key OFFSET 0) g;
@@ -142,7 +154,7 @@ BEGIN
     IF places IS NOT NULL THEN
         SELECT n.places INTO places FROM {schema}.pgqueue_next_heads(places) n;
         INSERT INTO {schema}.pgqueue_recheck (id, queue_id, group_key)
-        SELECT nextval('{schema}.pgqueue_message_id_seq'), g.queue_id, g.group_key
+        SELECT {schema}.pgqueue_recheck_id(), g.queue_id, g.group_key
         FROM {schema}.pgqueue_group g WHERE g.ctid = ANY(places);
     END IF;
 END

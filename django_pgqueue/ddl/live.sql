@@ -15,8 +15,9 @@
 
 CREATE TABLE pgqueue_ready (
     id bigint NOT NULL,
-    -- The order among messages of one priority. For a message without a group, its id. For the head
-    -- of a group, the next number of the ids' sequence when it became the head.
+    -- The order among messages of one priority. For a message without a group, its id << 20. The
+    -- head of a group gets a turn between those of the latest message and of the next one when it
+    -- becomes the head (pgqueue_next_turn in groups.sql).
     turn bigint NOT NULL,
     enqueued_at timestamptz NOT NULL,
     queue_id integer NOT NULL,
@@ -118,10 +119,15 @@ CREATE TABLE pgqueue_group (
     PRIMARY KEY (queue_id, group_key, slot)
 ) WITH (fillfactor = 70, autovacuum_vacuum_threshold = 1000, {vacuum});
 
+-- The lowest 20 bits of the heads' turns. They begin again after a million heads; until the next
+-- send, new heads are then read before those that have waited.
+CREATE SEQUENCE pgqueue_turn_seq MAXVALUE 1048575 CYCLE OWNED BY pgqueue_group.turn;
+
 -- Groups that may need a new head. Every send to a group inserts a row, and so do settling
 -- statements that find the group locked. Readers process the rows. Rows are never updated, so no
 -- sender waits.
 CREATE TABLE pgqueue_recheck (
+    -- The id of the group's first message in the send, or the one that the next message will have.
     id bigint NOT NULL,
     queue_id integer NOT NULL,
     group_key text NOT NULL
@@ -164,14 +170,14 @@ CREATE VIEW pgqueue_live AS
     FROM pgqueue_ready
     UNION ALL
     SELECT id, queue_id, state, vt, read_ct, attempts,
-           priority, group_key, enqueued_at, first_read_at, last_read_at, process_id, id
+           priority, group_key, enqueued_at, first_read_at, last_read_at, process_id, id << 20
     FROM pgqueue_deferred
     UNION ALL
     SELECT m.id, queue_id, 'PROCESSING', vt, 1, 0,
-           priority, NULL, m.enqueued_at, read_at, read_at, process_id, m.id
+           priority, NULL, m.enqueued_at, read_at, read_at, process_id, m.id << 20
     FROM pgqueue_lease CROSS JOIN LATERAL unnest(ids, enqueued_ats) AS m (id, enqueued_at)
     UNION ALL
     SELECT id, queue_id, CASE WHEN read_ct > 0 THEN 'RETRYABLE' WHEN vt > statement_timestamp()
                 THEN 'SCHEDULED' ELSE 'PENDING' END, coalesce(vt, enqueued_at), read_ct, attempts,
-           priority, group_key, enqueued_at, first_read_at, last_read_at, NULL, id
+           priority, group_key, enqueued_at, first_read_at, last_read_at, NULL, id << 20
     FROM pgqueue_waiting;

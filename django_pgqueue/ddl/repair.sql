@@ -24,8 +24,7 @@ BEGIN
     LOOP
         EXECUTE format('SELECT max(%s) FROM %s', own.column_name, own.owner) INTO highest;
         IF own.is_message THEN
-            highest := greatest(highest, (SELECT max(id) FROM {schema}.pgqueue_archive),
-                                (SELECT max(turn) FROM {schema}.pgqueue_ready)) + spare;
+            highest := greatest(highest, (SELECT max(id) FROM {schema}.pgqueue_archive)) + spare;
         END IF;
         IF highest > coalesce(pg_sequence_last_value(own.sequence::regclass), 0) THEN
             PERFORM setval(own.sequence::regclass, highest);
@@ -84,7 +83,7 @@ BEGIN
                      AND r.turn = coalesce(
                          (SELECT g.turn FROM {schema}.pgqueue_group g
                           WHERE g.queue_id = %1$s AND g.group_key = m.group_key AND g.head = m.id
-                          LIMIT 1), m.id)
+                          LIMIT 1), m.id << 20)
                      AND r.id = m.id AND r.enqueued_at = m.enqueued_at LIMIT 1) IS NULL
               AND (SELECT true FROM {schema}.pgqueue_deferred d
                    WHERE d.id = m.id AND d.queue_id = %1$s AND d.enqueued_at = m.enqueued_at) IS NULL
@@ -99,7 +98,7 @@ BEGIN
         ),
         ready AS (
             INSERT INTO {schema}.pgqueue_ready (id, turn, enqueued_at, queue_id, priority)
-            SELECT id, id, enqueued_at, %1$s, priority FROM missing
+            SELECT id, id << 20, enqueued_at, %1$s, priority FROM missing
             WHERE later IS NOT TRUE
         )
         SELECT (SELECT count(*) FROM looked), count(*), (SELECT max(id) FROM looked),

@@ -49,7 +49,7 @@ $$;
 CREATE FUNCTION {schema}.pgqueue_message_inserted() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO {schema}.pgqueue_ready (id, turn, enqueued_at, queue_id, priority, group_key)
-    SELECT id, id, enqueued_at, queue_id, priority, group_key FROM inserted
+    SELECT id, id << 20, enqueued_at, queue_id, priority, group_key FROM inserted
     WHERE group_key IS NULL
       AND (scheduled_at IS NULL OR scheduled_at::timestamptz <= statement_timestamp()
            AND (unique_key IS NULL OR scheduled_at::timestamptz = statement_timestamp()));

@@ -267,7 +267,7 @@ BEGIN
             WHERE w.ctid = n.spot AND (n.is_put_off OR n.slot IS NOT NULL)
             RETURNING w.*, n.slot, n.next_at,
                       greatest(w.vt, n.next_at, statement_timestamp()) AS due_at,
-                      nextval('{schema}.pgqueue_message_id_seq') AS turn
+                      {schema}.pgqueue_next_turn() AS turn
         ),
         {become_heads},
         headed AS (
@@ -400,7 +400,7 @@ BEGIN
             ORDER BY m.number, m.id OFFSET 0) m
         WHERE w.ctid = m.spot
         RETURNING w.*, m.slot, statement_timestamp() AS due_at,
-                  nextval('{schema}.pgqueue_message_id_seq') AS turn
+                  {schema}.pgqueue_next_turn() AS turn
     ),
     {become_heads},
     headed AS (
@@ -495,7 +495,7 @@ BEGIN
         FROM {schema}.pgqueue_fill_groups(queue_ids, groups, false) f;
     END IF;
     INSERT INTO {schema}.pgqueue_recheck (id, queue_id, group_key)
-    SELECT nextval('{schema}.pgqueue_message_id_seq'), f.queue_id, f.group_key
+    SELECT {schema}.pgqueue_recheck_id(), f.queue_id, f.group_key
     FROM unnest(queue_ids, groups) AS f (queue_id, group_key);
 END
 $$;
@@ -534,7 +534,7 @@ BEGIN
           AND rule.spacing IS NOT NULL;
         IF rule.by_start AND NOT {schema}.pgqueue_fill_slots(queue, started.key, false) THEN
             INSERT INTO {schema}.pgqueue_recheck (id, queue_id, group_key)
-            VALUES (nextval('{schema}.pgqueue_message_id_seq'), queue, started.key);
+            VALUES ({schema}.pgqueue_recheck_id(), queue, started.key);
         END IF;
     END LOOP;
     RETURN true;
@@ -561,7 +561,7 @@ BEGIN
         END IF;
         PERFORM {schema}.pgqueue_fill_slots(queue, next_key, false);
         INSERT INTO {schema}.pgqueue_recheck (id, queue_id, group_key)
-        SELECT nextval('{schema}.pgqueue_message_id_seq'), queue, next_key;
+        SELECT {schema}.pgqueue_recheck_id(), queue, next_key;
         EXIT WHEN key IS NOT NULL;
     END LOOP;
     PERFORM {schema}.pgqueue_wake(queue);

@@ -51,4 +51,4 @@ CROSS JOIN LATERAL ({places/first}) f
 
 -- {places/turn}: the turn of message m in the queue {of}, if m is in ready
 coalesce((SELECT h.turn FROM pgqueue_group h
-          WHERE h.queue_id = {of} AND h.group_key = m.group_key AND h.head = m.id LIMIT 1), m.id)
+          WHERE h.queue_id = {of} AND h.group_key = m.group_key AND h.head = m.id LIMIT 1), m.id << 20)

@@ -19,11 +19,11 @@ SELECT EXISTS (
     CROSS JOIN LATERAL (
         SELECT FROM pgqueue_ready r
         WHERE r.queue_id = {queue_id} AND -r.priority = -p.priority::smallint
-          AND r.turn BETWEEN (SELECT first FROM part) AND (SELECT last FROM part)
+          AND r.turn BETWEEN (SELECT first << 20 FROM part) AND (SELECT last << 20 FROM part)
           AND r.enqueued_at <@ (SELECT span FROM part)
         LIMIT 1) r
 ) OR EXISTS (
-    -- Heads of groups have turns that are higher than their ids.
+    -- Heads of groups have later turns than their ids.
     SELECT FROM pgqueue_group g CROSS JOIN LATERAL (
         SELECT FROM pgqueue_ready r
         WHERE r.queue_id = {queue_id} AND -r.priority = -g.priority AND r.turn = g.turn

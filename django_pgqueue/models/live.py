@@ -33,7 +33,7 @@ class LiveManager(models.Manager["LiveMessage"]):
             queue=queue_id,
             pk=pk,
             rank=RawSQL(f"SELECT -priority {own}", [queue_id, pk]),
-            turn__in=[pk, RawSQL(f"SELECT {turn} {own}", [queue_id, pk])],
+            turn__in=[pk << 20, RawSQL(f"SELECT {turn} {own}", [queue_id, pk])],
         )
 
 

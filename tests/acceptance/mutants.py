@@ -332,8 +332,32 @@ MUTANTS = (
         (
             Change(
                 f"{DDL}/groups.sql",
-                "nextval('{schema}.pgqueue_message_id_seq') AS turn",
-                "w.id AS turn",
+                "{schema}.pgqueue_next_turn() AS turn",
+                "w.id << 20 AS turn",
+            ),
+        ),
+    ),
+    Mutant(
+        "group-locked-by-a-look",
+        "a read in a transaction keeps groups locked to which it gives no head",
+        ("tests/engine/read/test_grouped_in_transactions.py",),
+        (
+            Change(
+                f"{DDL}/groups.sql",
+                "RAISE SQLSTATE 'PQ001';\nEXCEPTION",
+                "RETURN groups;\nEXCEPTION",
+            ),
+        ),
+    ),
+    Mutant(
+        "group-without-recheck",
+        "an ack that finds the next message locked leaves no recheck",
+        (GROUPED,),
+        (
+            Change(
+                f"{DDL}/groups.sql",
+                "FROM {schema}.pgqueue_group g WHERE g.ctid = ANY(places);",
+                "FROM {schema}.pgqueue_group g WHERE false;",
             ),
         ),
     ),

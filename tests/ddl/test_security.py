@@ -165,7 +165,7 @@ def test_a_function_that_only_triggers_and_operators_call_is_not_public(orders):
         *("next_heads", "replace", "sent", "wake"),
         *("admit", "admitted", "alive_groups", "apply_limits", "empty_slots", "fill_groups"),
         *("fill_slots", "fill_some", "group_rule", "may_start", "slots_freed", "spacing"),
-        *("need_read_committed", "started"),
+        *("need_read_committed", "next_turn", "recheck_id", "started"),
     )
     assert public == {f"pgqueue_{name}" for name in called}
 

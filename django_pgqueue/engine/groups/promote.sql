@@ -124,7 +124,7 @@ first AS MATERIALIZED (
 ),
 begun AS (
     INSERT INTO pgqueue_group (queue_id, group_key, head, priority, turn)
-    SELECT {queue_id}, group_key, id, priority, nextval('pgqueue_message_id_seq')
+    SELECT {queue_id}, group_key, id, priority, pgqueue_next_turn()
     FROM (SELECT * FROM first ORDER BY id) f
     ON CONFLICT DO NOTHING
     RETURNING group_key, head, turn
@@ -173,7 +173,7 @@ enough AS MATERIALIZED (
                + coalesce((SELECT heads FROM filled), 0) >= %(groups)s AS found
 )
 -- heads: new heads that are due; in a queue with limits, groups whose slots are filled
--- rechecked: the id up to which all rechecks are processed
+-- rechecked: the id up to which all rechecks are processed, but for new ones with the highest id
 -- more: whether other groups may lack a head
 -- passed: the groups that were looked at
 SELECT (SELECT count(*) FROM moved WHERE (vt > statement_timestamp()) IS NOT TRUE)
@@ -181,7 +181,7 @@ SELECT (SELECT count(*) FROM moved WHERE (vt > statement_timestamp()) IS NOT TRU
            + (SELECT count(*) FROM tried
               WHERE (group_key IN (SELECT group_key FROM unfilled)) IS NOT TRUE) AS heads,
        (SELECT coalesce(min(id) FILTER (
-                   WHERE (group_key IN (SELECT group_key FROM settled)) IS NOT TRUE) - 1, max(id))
+                   WHERE (group_key IN (SELECT group_key FROM settled)) IS NOT TRUE), max(id)) - 1
         FROM marks) AS rechecked,
        (SELECT found FROM enough)
            OR (SELECT count(*) FROM marks) = (SELECT marks FROM most) AS more,

@@ -42,7 +42,7 @@ gone AS (
 ),
 recheck AS (
     INSERT INTO pgqueue_recheck (id, queue_id, group_key)
-    SELECT nextval('pgqueue_message_id_seq'), {queue_id}, group_key
+    SELECT pgqueue_recheck_id(), {queue_id}, group_key
     FROM (SELECT DISTINCT group_key FROM gone WHERE (SELECT has_slots FROM slotted)) g
 ),
 back AS (

@@ -72,8 +72,8 @@ class Position:
         self.grouped = self.grouped or any(d.group_key is not None for d in found)
         rank, after = max((-delivery.priority, delivery.turn) for delivery in found)
         if rechecked is None:
-            # Turns and the ids of rechecks are from one sequence.
-            rechecked = max(bounds["rechecked"], *(delivery.turn for delivery in found))
+            # A recheck gets a later id than the messages that were sent before.
+            rechecked = max(bounds["rechecked"], *(delivery.turn >> 20 for delivery in found))
         self._bounds = {
             "rank": rank,
             "after": after,

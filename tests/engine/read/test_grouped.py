@@ -10,7 +10,7 @@ from asgiref.sync import async_to_sync
 from django_pgqueue.errors import InvalidArgument, TransactionRefused
 from django_pgqueue.models import BoundQueue, Message, Queue
 from django_pgqueue.types import Metrics
-from tests.actors import begin, call, commit, rollback
+from tests.actors import begin, call, commit, execute, rollback
 from tests.conftest import run_sql
 from tests.leasing import run_out
 from tests.messages import bodies
@@ -128,6 +128,26 @@ def test_a_new_group_waits_for_one_message_of_each_group_however_many_they_have(
     committed_orders.send("new", group="new")
 
     assert sorted(deliver_until(committed_orders, "new")) == ["a", "b", "c"]
+
+
+def test_groups_take_no_ids(committed_orders, actor):
+    ids = [committed_orders.send(n, group="a") for n in range(3)]
+    heads = committed_orders.read(qty=10)
+    actor.do(begin)
+    actor.do(execute, "SELECT FROM pgqueue_group FOR UPDATE")
+    committed_orders.archive(heads)  # leaves a recheck
+    actor.do(rollback)
+    committed_orders.archive(committed_orders.read(qty=10))
+
+    assert committed_orders.send(4) == ids[0] + 3
+
+
+def test_groups_take_turns_after_a_million_heads(committed_orders, sql):
+    sql("SELECT setval('pgqueue_turn_seq', 1048575)")
+    for group in "abc":
+        send_line(committed_orders, group, 3)
+
+    assert "".join(deliver_until(committed_orders, "c3")) == "abc" * 2 + "ab"
 
 
 ENDS: dict[str, Callable[[BoundQueue, Message], object]] = {
