@@ -18,7 +18,8 @@ CREATE FUNCTION {schema}.pgqueue_admit(
 DECLARE
     most integer;
     burst integer;
-    now timestamptz;  -- after the wait: messages that waiting reads start would come too close
+    now timestamptz;    -- after the wait
+    saved interval;     -- how long a burst may save up
     leased bigint;
     expired bigint;
 BEGIN
@@ -44,12 +45,17 @@ BEGIN
         UPDATE {schema}.pgqueue_group g SET free_at = now + spacing
         WHERE g.queue_id = queue AND g.group_key = '' AND g.slot = -1;
         number := 0;
-    ELSIF next_at > now THEN
+    ELSIF next_at > statement_timestamp() THEN
         number := 0;
     ELSE
-        next_at := greatest(next_at, now - (coalesce(burst, 1) - 1) * spacing);
+        -- A message starts when its read began, and is delivered after the wait. The rate holds for
+        -- both times.
+        saved := (coalesce(burst, 1) - 1) * spacing;
         number := least(number, 1 + floor(
-            extract(epoch FROM now - next_at) / extract(epoch FROM spacing)));
+            extract(epoch FROM statement_timestamp()
+                               - greatest(next_at, statement_timestamp() - saved))
+            / extract(epoch FROM spacing)));
+        next_at := greatest(next_at, now - saved);
     END IF;
 
     IF most IS NULL OR number = 0 THEN

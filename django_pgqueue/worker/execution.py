@@ -154,7 +154,7 @@ class Execution:
             with committing(connection.alias) as commit:
                 blocks, savepoints = len(connection.atomic_blocks), len(connection.savepoint_ids)
                 # It may be an earlier handler's.
-                connection.rollback_exc = None  # type: ignore[attr-defined]
+                connection.rollback_exc = None
                 with limit.suspended():
                     returned, error = guarded(running, self._call)
                 # An interrupt may have left an atomic block of the handler on these lists.

@@ -81,9 +81,7 @@ class Subscription:
         #: announced.
         self.most_ended = max(capacity * _ENDED, _LEAST_ENDED)
         self.counts = Counts()
-        self._settles_first = handler.ack_policy is AckPolicy.ACK_FIRST
-        if self._settles_first:
-            self._refuse_limits()
+        self._refuse_limits()
 
     def refresh(self) -> Queue:
         """Look the queue up again: its settings may have changed.
@@ -93,18 +91,29 @@ class Subscription:
         self.queue = Queue.objects.resolve(self.name, self.queue.alias)
         self.max_deliveries = self.handler.max_deliveries or self.queue.max_deliveries
         self.is_limited = self.queue.opened.is_limited
-        if self._settles_first:
-            self._refuse_limits()
+        self._refuse_limits()
         return self.queue
 
     def _refuse_limits(self) -> None:
-        """Release all buffered messages and raise InvalidArgument if the queue has a limit."""
-        queue = self.queue
+        """Raise InvalidArgument for a limit or a rate that the handler cannot keep.
+
+        Before, releases all buffered messages.
+        """
+        handler, queue = self.handler, self.queue
+        if handler.locked and (queue.limit or queue.rate or queue.group_rate):
+            raise InvalidArgument(
+                f"queue {self.name!r} has a limit, a rate or a group_rate, and {handler.label} has "
+                f"locked=True, which cannot keep it: a message is read in the handler's "
+                f'transaction. Use ack_policy="TRANSACTIONAL" instead: the handler\'s work and the '
+                f"ack still commit together"
+            )
+        if handler.ack_policy is not AckPolicy.ACK_FIRST:
+            return
         own = GroupSetting.objects.using(queue.alias).filter(queue=queue, limit__isnull=False)
         if queue.limit or queue.group_limit or (queue.has_slots and own.exists()):
             self.release(self.buffer.take_all())
             raise InvalidArgument(
-                f"queue {self.name!r} or one of its groups has a limit, and {self.handler.label} "
+                f"queue {self.name!r} or one of its groups has a limit, and {handler.label} "
                 f"has ack_policy ACK_FIRST, which cannot keep it: a message leaves the queue, and "
                 f"its slot, before its handler starts. Choose another ack_policy, or remove limit "
                 f"and group_limit. A rate holds"

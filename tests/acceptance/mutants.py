@@ -859,8 +859,8 @@ MUTANTS = (
         (
             Change(
                 f"{DDL}/whole_queue.sql",
-                "next_at := greatest(next_at,",
-                "next_at := least(next_at,",
+                "- greatest(next_at, statement_timestamp() - saved))",
+                "- least(next_at, statement_timestamp() - saved))",
             ),
         ),
     ),

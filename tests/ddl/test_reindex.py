@@ -10,7 +10,7 @@ from tests.waiting import until
 def test_indexes_are_rebuilt_concurrently_beside_a_transaction_that_reads_and_then_writes(
     committed_orders, actors
 ):
-    """Without CONCURRENTLY one has locked the index and waits for the table, the other inversely."""
+    """Without CONCURRENTLY each has locked what the other waits for: the table or an index."""
     pk = committed_orders.send(1, group="a")
     [message] = committed_orders.read()
     acker, rebuilder = actors(2)

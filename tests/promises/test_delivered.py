@@ -225,8 +225,15 @@ ELSEWHERE: dict[str, Any] = {
         "tests/worker/test_processes.py::test_a_killed_consumers_leases_are_rescued_before_their_timeout",
         "tests/acceptance/chaos/test_faults.py::test_consumers_killed_at_any_moment",
     ],
-    "Consumers extend leases while handlers run, so a slow handler alone causes no second "
-    "delivery.": ["tests/worker/test_leases.py::test_a_lease_is_extended_while_its_handler_runs"],
+    "Consumers extend leases while handlers run and until outcomes are written.": [
+        "tests/worker/test_leases.py::test_a_lease_is_extended_while_its_handler_runs",
+        "tests/worker/test_announcer.py::"
+        "test_outcomes_are_written_and_reading_stops_while_a_receiver_does_not_return",
+    ],
+    "So a slow handler, log or receiver of signals alone causes no second delivery.": [
+        "tests/worker/test_leases.py::test_a_lease_is_extended_while_its_handler_runs",
+        "tests/worker/test_announcer.py::test_slow_receivers_cause_no_second_delivery",
+    ],
     "A lease is committed without a flush, so a server crash may undo the leases of the last "
     "moments (under a second).": [
         "tests/acceptance/test_unflushed.py::test_what_only_moves_a_lease_is_not_flushed"

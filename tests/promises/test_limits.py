@@ -66,11 +66,11 @@ def expect_all_slots_free(orders: BoundQueue, limit: int) -> None:
 
 @promise(
     LIMIT,
-    "A message in flight holds a slot, which is a row of a table with a unique key.",
+    "The database counts what is in flight while no other read of the queue can lease...",
     "A retried or delayed message holds no slot while it waits, so failing messages do not block "
     "others.",
 )
-@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("read", [read for read in READS if read != "locked"])  # refused
 def test_a_limit_holds_for_all_kinds_of_reads(full_speed, read):
     orders = made(limit=4)
     full_speed.threads(READS[read])
@@ -121,7 +121,7 @@ def test_a_limit_holds_and_no_slot_is_lost_whatever_is_cut_off(full_speed, fault
 
 
 @promise(LIMIT)
-@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"ACK_FIRST"}))
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"ACK_FIRST", "locked"}))  # refused
 def test_a_limit_holds_for_all_kinds_of_handlers(full_speed, consume, kind):
     orders = made(limit=4)
     handler = handler_of(kind, full_speed.journal)
@@ -337,8 +337,18 @@ ELSEWHERE = {
     "delivered elsewhere while the old handler may still work.": [
         "tests/acceptance/chaos/test_faults.py::test_consumers_stopped_past_their_leases"
     ],
+    "On a queue with limit or group_limit, or with a group that has its own limit, it is refused "
+    "with InvalidArgument.": [
+        "tests/worker/test_limits.py::test_ack_first_is_refused_on_a_queue_with_a_limit"
+    ],
+    "If the limit comes later, the consumer stops reading from the queue and logs this error.": [
+        "tests/worker/test_limits.py::test_ack_first_stops_when_its_queue_gets_a_limit"
+    ],
+    "Rates hold.": ["tests/worker/test_limits.py::test_ack_first_keeps_a_rate"],
 }
 EXPLAINED = [
+    'A consumer with ack_policy="ACK_FIRST" cannot keep a limit: a message leaves the queue, and '
+    "its slot, before its handler starts.",
     "An expired lease may leave a handler running.",
     "Their handlers may still run when other messages start.",
 ]

@@ -171,6 +171,7 @@ ELSEWHERE = {
     ],
 }
 EXPLAINED = [
+    "ACK_FIRST settles it before its handler starts, so handlers of one group may overlap.",
     "Several consumers, retries and delays change the order in which messages are done.",
     "Rely on fairness, not on order.",
     "With a group_limit above one, or a group_rate, messages of a group have no order.",

@@ -209,5 +209,8 @@ ELSEWHERE = {
         "tests/acceptance/test_crash.py::test_a_logged_queue_keeps_all_that_was_committed",
         "tests/acceptance/test_unflushed.py::test_sends_and_outcomes_are_flushed",
     ],
+    "The exception is a debounced message of a group after its max_wait.": [
+        "tests/engine/send/test_once.py::test_a_message_of_a_group_is_not_replaced_after_max_wait"
+    ],
 }
 EXPLAINED = ["A send that raised may have been committed, if the connection broke in the middle."]

@@ -64,6 +64,16 @@ def test_ack_first_is_refused_on_a_queue_with_a_limit(committed_orders, setting)
         Consumer([handler], Options())
 
 
+@pytest.mark.parametrize("setting", [{"limit": 1}, {"rate": "1/s"}, {"group_rate": "1/s"}])
+def test_locked_is_refused_on_a_queue_with_a_limit_or_a_rate(committed_orders, setting):
+    Queue.objects.update(**setting)
+    Queue.objects.forget_all()
+    handler = Handler("orders", Overlaps(0), locked=True)
+
+    with pytest.raises(InvalidArgument, match=r"Overlaps has locked=True.*TRANSACTIONAL"):
+        Consumer([handler], Options())
+
+
 def test_ack_first_stops_when_its_queue_gets_a_limit(committed_orders, consume, events, settings):
     settings.PGQUEUE = {"CACHE_SECONDS": 0.05}
     go = threading.Event()

@@ -80,7 +80,9 @@ def test_a_head_that_is_ready_is_found_by_its_turn(crowded, sql, analyzed):
     key = {"unique": "k", "until": "done", "group": "new", "on_conflict": "replace"}
     crowded.send("first", **key)
     begin_all_groups()
-    [*heads] = sql("SELECT id, queue_id FROM pgqueue_ready WHERE turn > id << 20 ORDER BY turn LIMIT 3")
+    [*heads] = sql(
+        "SELECT id, queue_id FROM pgqueue_ready WHERE turn > id << 20 ORDER BY turn LIMIT 3"
+    )
     if analyzed:
         sql("ANALYZE pgqueue_ready, pgqueue_group, pgqueue_message, pgqueue_claim")
 
