@@ -315,14 +315,14 @@ class Execution:
                 self._ignore(running, message, error or given, "settled")
                 continue
             outcome = self._outcome_of(running, message, error, explicit or given)
-            if outcome is None or (isinstance(outcome, Ack) and outcome.failure is not None):
-                self._ignore(running, message, error or given, "policy", outcome)
             is_result = explicit is error is given is None
             if handler.keep_result and is_result and isinstance(outcome, Ack):
                 try:
                     outcome = Ack(handler.result_of(answer))
                 except InvalidArgument as unfit:  # a result that is not JSON
-                    outcome = self._outcome_of(running, message, unfit)
+                    given, outcome = unfit, self._outcome_of(running, message, unfit)
+            if outcome is None or (isinstance(outcome, Ack) and outcome.failure is not None):
+                self._ignore(running, message, error or given, "policy", outcome)
             if outcome is not None:
                 outcomes.append((message, outcome))
         return outcomes

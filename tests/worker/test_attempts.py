@@ -95,6 +95,15 @@ def test_an_error_that_changes_no_outcome_is_logged_and_kept(
     assert isinstance(record.exc_info[1], CardRefused)
 
 
+def test_a_result_that_is_not_json_is_logged_and_kept_under_ack(committed_orders, drain, caplog):
+    pk = committed_orders.send(7)
+
+    drain(lambda message: object(), ack_policy="ACK", keep_result=True)
+
+    assert [path for _, path, _ in attempts(pk)] == ["django_pgqueue.errors.InvalidMessage"]
+    assert "is not tried again" in caplog.text
+
+
 def test_a_message_that_succeeds_keeps_its_earlier_attempts(committed_orders, drain):
     pk = committed_orders.send(7)
 
