@@ -26,6 +26,7 @@ from django_pgqueue.tasks.framework import (
     TaskContext,
     TaskError,
     TaskResult,
+    TaskResultDoesNotExist,
     TaskResultStatus,
     normalize_json,
     task_backends,
@@ -257,7 +258,11 @@ def _ended(
         if isinstance(handler, TaskHandler) and handler.queue.lower() == sender.lower():
             backend = task_backends[handler.backend]
             for pk in [*ids, *(receipt.id for receipt in receipts)]:
-                task_finished.send(type(backend), task_result=backend.get_result(str(pk)))
+                try:
+                    result = backend.get_result(str(pk))
+                except (TaskResultDoesNotExist, ImportError, TypeError):
+                    continue  # a message that is not a task, or names an unknown one
+                task_finished.send(type(backend), task_result=result)
 
 
 def _finish(result: TaskResult[..., Any], status: TaskResultStatus) -> None:

@@ -95,6 +95,19 @@ def test_a_task_that_expired_is_not_run_and_its_result_says_so(committed_backend
     assert result.errors[0].exception_class is MessageExpired
 
 
+def test_an_expired_message_that_is_no_task_keeps_no_signal_from_a_task(committed_backend, work):
+    queue("default").send("no task", expires=60)
+    result = sample.add.using(expires=60).enqueue(1)
+    queue("default").send({"task": "gone.by_now", "args": [], "kwargs": {}}, expires=60)
+    last = sample.add.using(expires=60).enqueue(2)
+    travel(60)
+
+    with heard(task_finished) as told:
+        work()
+
+    assert [each["task_result"].id for each in told] == [result.id, last.id]
+
+
 def test_a_group_and_a_unique_are_filled_in(backend):
     first = sample_options.charge.enqueue(7, order_id=3)
     again = sample_options.charge.enqueue(order_id=3, customer_id=7)
