@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, TypeVar
 
+from asgiref.sync import iscoroutinefunction
 from django.utils.module_loading import autodiscover_modules
 
 from django_pgqueue import arguments, bodies
@@ -109,7 +110,7 @@ class Handler:
 
     @property
     def is_async(self) -> bool:
-        return any(map(inspect.iscoroutinefunction, _functions(self.function)))
+        return any(map(iscoroutinefunction, _functions(self.function)))
 
     @property
     def workers(self) -> int:

@@ -234,6 +234,11 @@ class Options:
     def validate_task(self, task: Task[..., Any]) -> None:
         """Validate the task as Django does, and its options too. Raises InvalidTask."""
         super().validate_task(task)  # type: ignore[misc]
+        if inspect.isgeneratorfunction(task.func) or inspect.isasyncgenfunction(task.func):
+            raise InvalidTask(
+                f"{task.name} has a yield, so a call would only make a generator, and run none of "
+                f"its lines: return a value, or nothing"
+            )
         if not isinstance(task, PgQueueTask):
             return
         if task.retry is not None and not callable(getattr(task.retry, "delay", None)):

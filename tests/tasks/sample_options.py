@@ -39,6 +39,14 @@ def refund(customer_id: Any, order_id: Any = 1) -> None:
     ran.append((customer_id, order_id))
 
 
+def generate() -> Any:
+    yield 1
+
+
+async def agenerate() -> Any:
+    yield 1
+
+
 @task(group="all", takes_context=True)
 def in_line(context: Any, number: int) -> None:
     ran.append(number)

@@ -233,6 +233,13 @@ def test_bad_options_are_refused_when_the_task_is_defined(backend, options, mess
         task(**options)(sample.add.func)
 
 
+@pytest.mark.parametrize("function", [sample_options.generate, sample_options.agenerate])
+@pytest.mark.parametrize("decorator", [task, task_of_django])
+def test_a_generator_function_is_no_task(backend, decorator, function):
+    with pytest.raises(InvalidTask, match="has a yield"):
+        decorator(function)
+
+
 @pytest.mark.parametrize("name", ["ImmediateBackend", "DummyBackend"])
 def test_the_backends_for_tests_take_the_same_options(name, db):
     tasks = {"default": {"BACKEND": f"django_pgqueue.tasks.{name}"}}
