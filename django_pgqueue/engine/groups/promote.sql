@@ -25,7 +25,7 @@ most AS MATERIALIZED (
 own AS MATERIALIZED (
     SELECT ctid, id, group_key FROM pgqueue_recheck
     WHERE queue_id = {queue_id} AND id > (SELECT %(rechecked)s::bigint)
-      AND group_key <> ALL((SELECT %(passed)s::text[])::text[])
+      AND (group_key IN (SELECT unnest(%(passed)s::text[]))) IS NOT TRUE
     ORDER BY id
     LIMIT (SELECT CASE WHEN %(alone)s THEN marks ELSE 0 END FROM most)
     FOR UPDATE SKIP LOCKED
@@ -35,7 +35,7 @@ marks AS MATERIALIZED (
     UNION ALL
     (SELECT ctid, id, group_key FROM pgqueue_recheck
      WHERE queue_id = {queue_id} AND id > (SELECT %(rechecked)s::bigint)
-       AND group_key <> ALL((SELECT %(passed)s::text[])::text[])
+       AND (group_key IN (SELECT unnest(%(passed)s::text[]))) IS NOT TRUE
      ORDER BY id
      LIMIT (SELECT CASE WHEN %(alone)s THEN 0 ELSE marks END FROM most))
 ),
