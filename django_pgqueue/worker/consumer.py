@@ -159,6 +159,7 @@ class Consumer:
                 presence.register()
             at_end.callback(self._shut_down)
             self._start()
+            connections.close_all()  # the thread below opens its own
             ticking = _EverySecond(every_second)
             ticking.start()
             at_end.callback(ticking.end)

@@ -71,19 +71,23 @@ class LeaseKeeper(Loop):
                 for message in running.unsettled
                 if message.lease_until < half
             }
-            unwritten = subscription.unwritten.copy() if subscription.unwritten else ()
-            ending.update(
-                (each.message.receipt, each.message)
-                for each in unwritten
-                if each.message.lease_until < half
-            )
-            if ending:
-                self._extend(subscription, ending)
+            # The rows of those that are being written are locked: they come last, and together.
+            locked: dict[Receipt, Message] = {}
+            writing = subscription.writing
+            for number, each in enumerate(subscription.unwritten.copy()):
+                if each.message.lease_until < half:
+                    group = locked if number < writing else ending
+                    group[each.message.receipt] = each.message
+            for group, until in ((ending, time.monotonic() + subscription.vt / 4), (locked, 0.0)):
+                if group:
+                    self._extend(subscription, group, until)
         stale = subscription.buffer.take_stale(lambda message: message.lease_until < half)
         subscription.release(stale)
 
-    def _extend(self, subscription: Subscription, ending: dict[Receipt, Message]) -> None:
-        lost = _extended(subscription, list(ending.values()))
+    def _extend(
+        self, subscription: Subscription, ending: dict[Receipt, Message], until: float
+    ) -> None:
+        lost = _extended(subscription, list(ending.values()), until)
         if len(lost) < len(ending):
             count = len(ending) - len(lost)
             send(signals.leases_extended, subscription.name, count=count)
@@ -130,11 +134,14 @@ class LeaseKeeper(Loop):
                 running.connections = ()
 
 
-def _extended(subscription: Subscription, messages: list[Message]) -> set[Receipt | int]:
+def _extended(
+    subscription: Subscription, messages: list[Message], until: float
+) -> set[Receipt | int]:
     """Extend leases without waiting for locked rows. Returns the receipts of lost leases.
 
     A handler's transaction, or a write that waits for a standby, may lock a message's row for long.
-    No reader can take such a message, so its lease can be extended later.
+    No reader can take such a message, so its lease can be extended later. Until a time, by
+    time.monotonic(), the messages are tried in ever smaller parts.
     """
     alias, now = subscription.queue.alias, time.monotonic()
     try:
@@ -147,11 +154,12 @@ def _extended(subscription: Subscription, messages: list[Message]) -> set[Receip
     except OperationalError as error:
         if sqlstate(error) != LOCK_NOT_AVAILABLE:
             raise
-        if len(messages) > 1:
+        if len(messages) > 1 and time.monotonic() < until:
             middle = len(messages) // 2
             parts = messages[:middle], messages[middle:]
-            return set().union(*(_extended(subscription, part) for part in parts))
-        messages[0].lease_until = now + subscription.vt * 2 / 3  # try again after a sixth
+            return set().union(*(_extended(subscription, part, until) for part in parts))
+        for message in messages:
+            message.lease_until = now + subscription.vt * 2 / 3  # try again after a sixth
         return set()
     for message in messages:
         if message.receipt not in lost:

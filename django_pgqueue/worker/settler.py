@@ -148,11 +148,13 @@ class Settler(Loop):
         together: dict[tuple[bool, type[Ending]], list[Settlement]] = {}
         for each in some:
             together.setdefault((each.ran, type(each.outcome)), []).append(each)
+        subscription.writing = len(some)
         try:
             for (ran, _), settlements in together.items():
                 self._write(subscription, settlements, ran)
                 settlements.clear()
         finally:
+            subscription.writing = 0
             for _ in some:
                 subscription.unwritten.popleft()
             left = [each for settlements in together.values() for each in settlements]

@@ -77,6 +77,8 @@ class Subscription:
         self.running: dict[int, Running] = {}
         #: The outcomes that the settler has not written yet, the oldest first.
         self.unwritten: deque[Settlement] = deque()
+        #: How many of them, the oldest, a statement is writing now.
+        self.writing = 0
         #: Nothing is fetched while so many messages have ended whose outcome is not written, or not
         #: announced.
         self.most_ended = max(capacity * _ENDED, _LEAST_ENDED)

@@ -26,7 +26,7 @@ class Slow(logging.Handler):
     """A log handler that waits for a network."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        time.sleep(0.002)
+        time.sleep(0.003)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def stuck() -> Iterator[threading.Event]:
 
 
 def slow_receiver(messages: list[Message], **kwargs: Any) -> None:
-    time.sleep(0.002 * len(messages))
+    time.sleep(0.003 * len(messages))
 
 
 @pytest.mark.parametrize("by", ["log lines", "a receiver"])
@@ -63,7 +63,7 @@ def test_slow_receivers_cause_no_second_delivery(committed_orders, drain, by):
             raise ValueError("as told")
 
     with listening(signals.messages_completed, slow_receiver):
-        drain(work, visibility_timeout=1, retry=NoRetry())
+        drain(work, visibility_timeout=2, retry=NoRetry())
 
     assert runs == Counter(ids)
     assert len(outcomes()) == 2000
