@@ -59,10 +59,7 @@ def _find_expired(work: Work) -> None:
     if queue.retention is None:
         return
     work.foreign_lakes = tuple(lakes.foreign_lakes(work))
-    try:
-        before = work.now() - queue.retention
-    except OverflowError:
-        return
+    before = work.now() - queue.retention
     for _, answer in signals.retention_due.send_robust(queue.name, queue=queue, before=before):
         if answer is False or isinstance(answer, Exception):
             work.refused = True

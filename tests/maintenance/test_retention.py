@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from django_pgqueue import queue, signals
+from django_pgqueue import arguments, queue, signals
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.maintenance import lakes, make_partitions, retention, upkeep
 from django_pgqueue.maintenance import partitions as ddl
@@ -672,11 +672,15 @@ def test_impossible_waits_are_refused(options):
         BoundQueue("plain").maintain(**options)
 
 
-def test_a_retention_longer_than_history_is_no_error():
+def test_the_longest_retention_is_no_error():
     plain()
-    Queue.objects.update(retention=dt.timedelta(days=3_000_000))
+    Queue.objects.update(retention=arguments.LONGEST)
 
-    assert BoundQueue("plain").maintain().before is None
+    done = BoundQueue("plain").maintain()
+
+    assert done.before is not None
+    assert done.before.year < 1900
+    assert done.removed == 0
 
 
 def test_settings_of_the_session_stay_as_they_were():
