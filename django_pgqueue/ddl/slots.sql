@@ -100,7 +100,7 @@ BEGIN
         RETURNING id
     )
     UPDATE {schema}.pgqueue_group g
-    SET head = NULL, free_at = least(s.free_at, statement_timestamp() + spacing)
+    SET head = NULL, free_at = least(s.free_at, clock_timestamp() + spacing)
     FROM slot s JOIN back b ON b.id = s.head
     WHERE g.ctid = s.place;
 END
@@ -161,7 +161,7 @@ BEGIN
                        CASE WHEN d.state = 'PROCESSING' AND rule.by_start
                             THEN greatest(g.free_at, d.last_read_at + rule.spacing)
                             ELSE g.free_at END,
-                       statement_timestamp() + rule.spacing) END AS next_at
+                       clock_timestamp() + rule.spacing) END AS next_at
             FROM {schema}.pgqueue_group g
             LEFT JOIN LATERAL (
                 SELECT d.state, d.vt, d.last_read_at FROM {schema}.pgqueue_deferred d

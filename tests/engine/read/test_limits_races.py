@@ -10,6 +10,7 @@ from django.db import DatabaseError
 
 from django_pgqueue.models import BoundQueue, Queue
 from tests.actors import Actor, begin, call, commit, execute, rollback
+from tests.conftest import run_sql
 from tests.messages import bodies
 from tests.waiting import until
 
@@ -359,6 +360,33 @@ def test_a_process_that_knows_the_queue_without_a_rate_of_groups_heeds_it(commit
     actor.do(call, "archive", "orders", first.receipt)
 
     assert [len(actor.do(call, "read", "orders")) for _ in range(2)] == [1, 0]
+
+
+def test_a_fill_that_began_before_a_start_keeps_the_rate(committed_orders, change, actors):
+    """Its statement is older than the start of the head that it finds."""
+    change(group_rate="1/h")
+    committed_orders.send_batch(range(3), group="a")
+    committed_orders.read(conditional={"makes": "a head"})
+    holder, filler = actors(2)
+    holder.do(begin)
+    holder.do(execute, "SELECT pg_advisory_xact_lock(7)")
+    [(filler_pid,)] = filler.do(execute, "SELECT pg_backend_pid()")
+    filled = filler.start(
+        execute,
+        "SELECT pgqueue_fill_slots(q.id, 'a', false) FROM pgqueue_queue q, "
+        "LATERAL (SELECT pg_advisory_xact_lock(7) OFFSET 0) waits WHERE q.name = 'orders'",
+    )
+    until(lambda: run_sql("SELECT cardinality(pg_blocking_pids(%s))", [filler_pid]) == [(1,)])
+
+    [started] = committed_orders.read(qty=9)
+    holder.do(commit)
+    filled.result(timeout=20)
+
+    assert run_sql(
+        "SELECT g.free_at >= d.last_read_at + interval '1 hour' "
+        "FROM pgqueue_group g, pgqueue_deferred d WHERE g.group_key = 'a' AND d.id = %s",
+        [started.id],
+    ) == [(True,)]
 
 
 # The whole queue
