@@ -49,7 +49,7 @@ __all__ = [
     "Worker",
 ]
 
-SECONDS = float(os.environ.get("PROMISES_SECONDS", "1.5"))
+SECONDS = float(os.environ.get("PROMISES_SECONDS", "1"))
 #: The name of the workers' connections in pg_stat_activity.
 NAME = "pgqueue at full speed"
 OBSERVER = "pgqueue observer"
@@ -153,7 +153,7 @@ class FullSpeed:
         self._step_of_processes: list[Step] = []
         self._observed: list[tuple[str, Any, list[Any]]] = []
         self._beside: list[Callable[[], object]] = []
-        self._processes: list[multiprocessing.process.BaseProcess] = []
+        self._processes: list[tuple[multiprocessing.process.BaseProcess, Path]] = []
         self._settings = "SELECT"
         #: Workers run until this file exists.
         self._stop = folder / "stop"
@@ -242,7 +242,7 @@ class FullSpeed:
         if self.errors:
             raise self.errors[0]
         assert not any(thread.is_alive() for thread in threads), "a session got stuck"
-        for process in self._processes:
+        for process, _ in self._processes:
             process.join(PATIENCE)
             assert process.exitcode is not None, "a process got stuck"
             assert process.exitcode == 0, "a process failed: its error is in the output"
@@ -267,7 +267,7 @@ class FullSpeed:
         """End what a failed test left."""
         self._stop.touch()
         self.journal.close()
-        for process in self._processes:
+        for process, _ in self._processes:
             process.kill()
 
     def _sleep(self, seconds: float) -> None:
@@ -297,11 +297,12 @@ class FullSpeed:
 
         return threading.Thread(target=run, daemon=True)
 
-    def _process(self, step: Step) -> multiprocessing.process.BaseProcess:
+    def _process(self, step: Step) -> tuple[multiprocessing.process.BaseProcess, Path]:
+        """Start a process; returns it with its file of notes."""
         context = multiprocessing.get_context("spawn")
         process = context.Process(target=_work, args=(step, *self._given()), daemon=True)
         process.start()
-        return process
+        return process, self._folder / f"{self._begun}.notes"
 
     def _repeat(self, act: Callable[[], object]) -> None:
         while not self._stop.exists():
@@ -330,8 +331,10 @@ class FullSpeed:
 
     def _kill(self) -> None:
         number = self.draw.randrange(len(self._processes))
-        victim = self._processes[number]
-        time.sleep(0.2)
+        victim, notes = self._processes[number]
+        time.sleep(0.1)
+        while not self._stop.exists() and not (notes.exists() and notes.stat().st_size > 500):
+            time.sleep(0.01)  # it has hardly begun
         assert victim.pid is not None
         os.kill(victim.pid, signal.SIGKILL)
         victim.join()
