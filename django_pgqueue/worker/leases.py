@@ -26,7 +26,7 @@ from django_pgqueue.worker.subscription import Subscription
 _GRACE = 2.0
 _TICK = 0.2
 #: The longest wait for a row that another transaction has locked, in seconds.
-_PATIENCE = 0.1
+_PATIENCE = 0.02
 
 
 class LeaseKeeper(Loop):

@@ -200,9 +200,9 @@ def test_a_row_that_a_handler_locks_keeps_no_other_lease_from_being_extended(
             held.work(message)
 
     committed_orders.send_batch(["locks", "waits", "waits, too"])
-    consume(work, visibility_timeout=0.6, max_workers=3)
+    consume(work, visibility_timeout=1.2, max_workers=3)
     until(lambda: len(runs) == 3)
-    time.sleep(1.5)  # twice a lease
+    time.sleep(2.5)  # twice a lease
     others = committed_orders.read()
     held.let_go()
     until(lambda: len(outcomes()) == 3)
