@@ -50,7 +50,7 @@ def change_settings() -> None:
 # The schema
 
 
-@pytest.mark.parametrize("grantee", ["PUBLIC", ROLE])
+@pytest.mark.parametrize("grantee", ["PUBLIC", ROLE], ids=["PUBLIC", "the role"])
 def test_a_role_with_rights_may_not_plant_functions(role, queues, grantee):
     """Others, a superuser too, would call them by our statements."""
     run_sql(f"GRANT CREATE ON SCHEMA public TO {grantee}")
