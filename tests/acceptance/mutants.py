@@ -181,6 +181,7 @@ ONCE = "tests/engine/send/test_once.py"
 RACES = "tests/engine/send/test_once_races.py"
 LIMITS = "tests/engine/read/test_limits.py"
 LIMITS_RACES = "tests/engine/read/test_limits_races.py"
+PROMISES = "tests/promises"
 
 MUTANTS = (
     Mutant(
@@ -873,6 +874,197 @@ MUTANTS = (
                 f"{DDL}/slots.sql",
                 "UPDATE {schema}.pgqueue_group SET free_at = 'infinity'",
                 "UPDATE {schema}.pgqueue_group SET free_at = free_at",
+            ),
+        ),
+    ),
+    # Bugs that tests at full speed have to find.
+    Mutant(
+        "promise-two-readers",
+        "a read leases a due message that another read is leasing",
+        (f"{PROMISES}/test_delivered.py::test_no_message_is_read_during_its_lease",),
+        (
+            Change(
+                f"{ENGINE}/read/read.sql",
+                "    ORDER BY d.vt\n    LIMIT (SELECT {most})\n    FOR UPDATE OF d SKIP LOCKED",
+                "    ORDER BY d.vt\n    LIMIT (SELECT {most})",
+            ),
+            Change(
+                f"{ENGINE}/read/read.sql",
+                "WHERE ctid = ANY(ARRAY(SELECT ctid FROM due WHERE NOT exhausted AND NOT blocked))",
+                "WHERE id = ANY(ARRAY(SELECT id FROM due WHERE NOT exhausted AND NOT blocked))",
+            ),
+        ),
+    ),
+    Mutant(
+        "promise-late-reader",
+        "a late reader settles a message that another has leased since",
+        (f"{PROMISES}/test_delivered.py::test_a_late_reader_settles_nothing",),
+        (
+            Change(
+                f"{ENGINE}/settle/fence.sql",
+                "((id, read_ct, last_read_at) IN (",
+                "(true OR (id, read_ct, last_read_at) IN (",
+            ),
+        ),
+    ),
+    Mutant(
+        "promise-once-too-often",
+        "a message is delivered once more than max_deliveries",
+        (
+            f"{PROMISES}/test_delivered.py::test_no_message_is_delivered_more_often_than_max_deliveries",
+        ),
+        (
+            Change(
+                f"{ENGINE}/read/read.sql",
+                "d.read_ct >= (SELECT %(max_deliveries)s::integer) AS exhausted",
+                "d.read_ct > (SELECT %(max_deliveries)s::integer) AS exhausted",
+            ),
+        ),
+    ),
+    Mutant(
+        "promise-release-counted",
+        "a released delivery is counted",
+        (f"{PROMISES}/test_delivered.py::test_a_released_delivery_is_not_counted",),
+        (
+            Change(
+                f"{ENGINE}/settle/release.sql",
+                "read_ct = greatest(read_ct - %(deliveries)s, 0),",
+                "read_ct = read_ct,",
+            ),
+        ),
+    ),
+    Mutant(
+        "promise-one-lost",
+        "a batch lease that is unfolded loses its first message",
+        (f"{PROMISES}/test_lost.py",),
+        (
+            Change(
+                f"{ENGINE}/leases/rows.sql",
+                "unnest(ids, enqueued_ats) AS m",
+                "unnest(ids[2:], enqueued_ats[2:]) AS m",
+            ),
+        ),
+    ),
+    Mutant(
+        "promise-two-messages-of-a-key",
+        "a send that waited for another of its key does not look at the key again",
+        (f"{PROMISES}/test_sent.py::test_a_key_has_one_message_at_a_time",),
+        (
+            Change(
+                f"{DDL}/claim_keys.sql",
+                "            PERFORM pg_advisory_xact_lock(hashtextextended(new.unique_key, "
+                "new.queue_id));\n"
+                "            old := {schema}.pgqueue_holder(new.queue_id, new.unique_key);\n",
+                "",
+            ),
+            Change(
+                f"{DDL}/claim_keys.sql",
+                "IF old.id IS NOT NULL THEN\n        -- After",
+                "IF false THEN\n        -- After",
+            ),
+        ),
+    ),
+    Mutant(
+        "promise-key-left-held",
+        "a message that was failed, cancelled or deleted holds its key",
+        (f"{PROMISES}/test_sent.py::test_no_key_is_left_held",),
+        (
+            Change(
+                f"{DDL}/claim_keys.sql",
+                "claim.kind = 'done' AND EXISTS",
+                "claim.kind = 'done' OR EXISTS",
+            ),
+        ),
+    ),
+    Mutant(
+        "promise-overtaken",
+        "an ack brings up the last message of a group",
+        (f"{PROMISES}/test_ordered.py",),
+        (
+            Change(
+                f"{DDL}/groups.sql",
+                "ORDER BY w.id LIMIT 1) w ON true",
+                "ORDER BY w.id DESC LIMIT 1) w ON true",
+            ),
+        ),
+    ),
+    Mutant(
+        "promise-two-heads",
+        "a message of a group is readable as soon as it is sent",
+        (f"{PROMISES}/test_ordered.py",),
+        (
+            Change(
+                f"{DDL}/send.sql",
+                "    WHERE group_key IS NULL\n      AND (scheduled_at IS NULL",
+                "    WHERE (scheduled_at IS NULL",
+            ),
+        ),
+    ),
+    Mutant(
+        "promise-two-commits",
+        "an effect of a transactional handler commits without its ack",
+        (f"{PROMISES}/test_done.py::test_an_effect_and_its_ack_are_one_commit",),
+        (
+            Change(
+                "django_pgqueue/worker/execution.py",
+                "        if self._policy is AckPolicy.TRANSACTIONAL:\n            result",
+                "        if False:\n            result",
+            ),
+        ),
+    ),
+    Mutant(
+        "promise-tick-sent-twice",
+        "two processes send a tick at once",
+        (f"{PROMISES}/test_scheduled.py",),
+        (
+            Change(
+                "django_pgqueue/models/schedule.py",
+                '                    .select_for_update(skip_locked=True, of=("self",))\n'
+                "                    .first()",
+                "                    .first()",
+            ),
+        ),
+    ),
+    Mutant(
+        "promise-one-slot-more",
+        "a group has one slot more than its limit",
+        (f"{PROMISES}/test_limits.py::test_a_limit_of_groups_holds_for_all_kinds_of_reads",),
+        (
+            Change(
+                f"{DDL}/slots.sql",
+                "slots := coalesce(slots, CASE WHEN rate IS NOT NULL THEN burst END, 1);",
+                "slots := 1 + coalesce(slots, CASE WHEN rate IS NOT NULL THEN burst END, 1);",
+            ),
+            Change(
+                f"{DDL}/slots.sql",
+                'coalesce(s."limit", q.group_limit, 1) AS slots',
+                '1 + coalesce(s."limit", q.group_limit, 1) AS slots',
+            ),
+        ),
+    ),
+    Mutant(
+        "promise-group-rate-forgotten",
+        "a start in a group does not delay the next one",
+        (
+            f"{PROMISES}/test_limits.py::test_a_rate_of_groups_holds_for_all_kinds_of_reads[one-settings0]",
+        ),
+        (
+            Change(
+                f"{DDL}/slots.sql",
+                "SET free_at = statement_timestamp() + rule.spacing\n",
+                "SET free_at = NULL\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "promise-burst-unlimited",
+        "a whole queue saves starts without end while it is idle",
+        (f"{PROMISES}/test_limits.py::test_a_rate_holds_for_all_kinds_of_reads",),
+        (
+            Change(
+                f"{DDL}/slots.sql",
+                "RETURN greatest(least(next_at, statement_timestamp() + spacing),",
+                "RETURN least(least(next_at, statement_timestamp() + spacing),",
             ),
         ),
     ),

@@ -129,13 +129,15 @@ def read_in_line(
                 break
 
 
-def read_by_pgmq(worker: Worker, function: str = "read", qty: int = 1, vt: int = 30) -> None:
+def read_by_pgmq(
+    worker: Worker, function: str = "read", qty: int = 1, vt: int = 30, more: str = ""
+) -> None:
     """Read by one of PGMQ's functions; archive some, and give others back."""
     rows = worker.connection.execute(
         "SELECT msg_id, read_ct, (extract(epoch FROM last_read_at) * 1000000)::bigint, "
         "(extract(epoch FROM vt) * 1000000)::bigint, "
         "(SELECT group_key FROM pgqueue_message m WHERE m.id = msg_id) "
-        f"FROM pgmq.{function}('orders', %s, %s)",
+        f"FROM pgmq.{function}('orders', %s, %s{more})",
         [vt, qty],
     ).fetchall()
     for pk, read_ct, read_at, until, group in rows:

@@ -318,10 +318,11 @@ def test_a_handler_that_outlives_its_lease_settles_nothing_that_another_has(full
 
 
 @promise(LIMIT, RATE)
-@pytest.mark.parametrize("function", ["read", "read_grouped", "read_grouped_rr"])
+@pytest.mark.parametrize("function", ["read", "read_grouped", "read_grouped_rr", "read_with_poll"])
 def test_limits_and_rates_hold_for_pgmqs_functions(full_speed, committed_pgmq, function):
     made(limit=4, rate="200/s", burst=4, group_limit=2)
-    full_speed.threads(partial(players.read_by_pgmq, function=function, qty=2))
+    more = ", 1, 10" if function == "read_with_poll" else ""  # polls for a second, every 10 ms
+    full_speed.threads(partial(players.read_by_pgmq, function=function, qty=2, more=more))
     seen = full_speed.observe(IN_FLIGHT)
     seen_of_a_group = full_speed.observe(IN_FLIGHT_OF_A_GROUP)
 
