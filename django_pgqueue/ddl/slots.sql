@@ -542,13 +542,19 @@ END
 $$;
 
 -- Applies changed settings of one group, or of all groups of a queue: moves surplus heads back to
--- waiting, fills free slots, and inserts a recheck for each group, since slots may be left.
+-- waiting, fills free slots, and inserts a recheck for each group, since slots may be left. Waits
+-- for transactions that have locked the one group: their heads would start in spite of a pause.
 CREATE FUNCTION {schema}.pgqueue_apply_limits(queue integer, key text DEFAULT NULL)
 RETURNS void
 LANGUAGE plpgsql {pinned} AS $$
 DECLARE
     next_key text := coalesce(key, '');
 BEGIN
+    IF key IS NOT NULL THEN
+        PERFORM pg_advisory_xact_lock(hashtextextended(key, queue));
+        PERFORM FROM {schema}.pgqueue_group WHERE queue_id = queue AND group_key = key
+        ORDER BY slot LIMIT 1 FOR UPDATE;
+    END IF;
     LOOP
         IF key IS NULL THEN
             SELECT least(

@@ -144,14 +144,19 @@ class Settler(Loop):
     def _write_some(self, subscription: Subscription) -> None:
         """Write up to 1,000 outcomes. Until they are written the lease loop keeps their leases."""
         some = list(islice(subscription.unwritten, _MOST))
-        # One statement for each kind: after an error, written kinds are not repeated.
+        # One statement for each kind: after an error, written kinds are not repeated. Releases come
+        # first: once a retry is written, another process may lease the message, and the releases of
+        # its followers would be lost.
         together: dict[tuple[bool, type[Ending]], list[Settlement]] = {}
+        for ran in (False, True):
+            together[ran, Release] = []
         for each in some:
             together.setdefault((each.ran, type(each.outcome)), []).append(each)
         subscription.writing = len(some)
         try:
             for (ran, _), settlements in together.items():
-                self._write(subscription, settlements, ran)
+                if settlements:
+                    self._write(subscription, settlements, ran)
                 settlements.clear()
         finally:
             subscription.writing = 0

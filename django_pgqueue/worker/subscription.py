@@ -83,7 +83,10 @@ class Subscription:
         #: announced.
         self.most_ended = max(capacity * _ENDED, _LEAST_ENDED)
         self.counts = Counts()
-        self._refuse_limits()
+        #: Whether the handler cannot keep every limit.
+        self._unlimited = handler.locked or handler.ack_policy is AckPolicy.ACK_FIRST
+        if self._unlimited:
+            self._refuse_limits()
 
     def refresh(self) -> Queue:
         """Look the queue up again: its settings may have changed.
@@ -93,7 +96,8 @@ class Subscription:
         self.queue = Queue.objects.resolve(self.name, self.queue.alias)
         self.max_deliveries = self.handler.max_deliveries or self.queue.max_deliveries
         self.is_limited = self.queue.opened.is_limited
-        self._refuse_limits()
+        if self._unlimited:
+            self._refuse_limits()
         return self.queue
 
     def _refuse_limits(self) -> None:
@@ -109,7 +113,7 @@ class Subscription:
                 f'transaction. Use ack_policy="TRANSACTIONAL" instead: the handler\'s work and the '
                 f"ack still commit together"
             )
-        if handler.ack_policy is not AckPolicy.ACK_FIRST:
+        if handler.locked:
             return
         own = GroupSetting.objects.using(queue.alias).filter(queue=queue, limit__isnull=False)
         if queue.limit or queue.group_limit or (queue.has_slots and own.exists()):

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from django_pgqueue.acks import Ack, Nack
 from django_pgqueue.engine.leases.batches import rescue
 from django_pgqueue.engine.read import reading
 from django_pgqueue.engine.rows import Delivery
 from django_pgqueue.models import ArchivedMessage, Message, Process, Queue, queue
 from django_pgqueue.retries import Constant
+from django_pgqueue.worker.endings import Release
+from django_pgqueue.worker.settler import Settler
+from django_pgqueue.worker.subscription import Settlement
 from tests.conftest import run_sql
 from tests.leasing import follow, lease
 from tests.waiting import until
@@ -244,3 +250,19 @@ def test_locked_consumers_start_new_groups_beside_a_busy_one(committed, consume,
 
     assert all(done.acquire(timeout=10) for _ in "abc")
     until(lambda: len(outcomes()) == 403, 60)
+
+
+def test_followers_are_released_before_retries_are_written(monkeypatch):
+    """Once a head's retry is written, another process may lease it, and the release is lost."""
+    written: list[type] = []
+    settler = Settler(0.0)
+    monkeypatch.setattr(
+        settler, "_write", lambda queue, some, ran: written.extend(type(e.outcome) for e in some)
+    )
+    outcomes = [Nack(0.0), Release(), Nack(0.0), Ack(), Release()]
+    unwritten = deque(Settlement(Message(), outcome, ran=True) for outcome in outcomes)
+
+    settler._write_some(SimpleNamespace(unwritten=unwritten))
+
+    assert written == [Release, Release, Nack, Nack, Ack]
+    assert not unwritten

@@ -318,19 +318,48 @@ def test_an_ack_during_a_change_of_limits_counts(committed_orders, change, actor
     assert committed_orders.metrics().in_flight in (2, 3)
 
 
-def test_a_pause_during_an_ack_lets_nothing_start(committed_orders, change, actor):
+PAUSE = (
+    "INSERT INTO pgqueue_group_setting (queue_id, group_key, paused)"
+    " SELECT id, 'a', true FROM pgqueue_queue"
+)
+WAITING = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+
+
+def test_a_pause_during_an_ack_lets_nothing_start(committed_orders, change, actors, sql):
     change(group_limit=2)
     committed_orders.send_batch(range(9), group="a")
     messages = committed_orders.read(qty=10)
-    actor.do(begin)
-    actor.do(call, "archive", "orders", messages[0].receipt)  # fills the slot
+    acker, operator = actors(2)
+    acker.do(begin)
+    acker.do(call, "archive", "orders", messages[0].receipt)  # fills the slot
 
-    setting = Queue.objects.get().group_settings.create(group_key="a", paused=True)
-    actor.do(commit)
+    pause = operator.start(execute, PAUSE)
+    until(lambda: pause.done() or sql(WAITING))
+    acker.do(commit)
+    pause.result(timeout=20)
 
     assert committed_orders.read(qty=10) == []
-    setting.delete()
+    Queue.objects.get().group_settings.all().delete()
     assert bodies(committed_orders.read(qty=10)) == [2]
+
+
+def test_a_pause_beside_a_read_that_opens_the_group_lets_nothing_start(
+    committed_orders, change, actors, sql
+):
+    change(group_limit=2)
+    committed_orders.send_batch(range(9), group="a")
+    reader, operator = actors(2)
+    reader.do(begin)
+    assert reader.do(call, "read", "orders", in_transaction=True, conditional={"x": 1}) == []
+
+    pause = operator.start(execute, PAUSE)
+    until(lambda: pause.done() or sql(WAITING))
+    reader.do(commit)
+    pause.result(timeout=20)
+
+    assert committed_orders.read(qty=10) == []
+    Queue.objects.get().group_settings.all().delete()
+    assert bodies(committed_orders.read(qty=10)) == [0, 1]
 
 
 def test_an_ack_during_a_pause_counts_after_it(committed_orders, change, actor):
@@ -338,11 +367,7 @@ def test_an_ack_during_a_pause_counts_after_it(committed_orders, change, actor):
     committed_orders.send_batch(range(9), group="a")
     messages = committed_orders.read(qty=10)
     actor.do(begin)
-    actor.do(
-        execute,
-        "INSERT INTO pgqueue_group_setting (queue_id, group_key, paused)"
-        " SELECT id, 'a', true FROM pgqueue_queue",
-    )
+    actor.do(execute, PAUSE)
 
     committed_orders.archive(messages)
     actor.do(commit)
