@@ -61,23 +61,29 @@ BEGIN
     IF most IS NULL OR number = 0 THEN
         RETURN;
     END IF;
-    -- Batch leases are from before the limit. Those that have expired end.
-    WITH gone AS (
-        DELETE FROM {schema}.pgqueue_lease WHERE ctid = ANY(ARRAY(
-            SELECT l.ctid FROM {schema}.pgqueue_lease l
-            WHERE l.queue_id = queue AND l.vt <= statement_timestamp() FOR UPDATE SKIP LOCKED))
-        RETURNING *
-    )
-    INSERT INTO {schema}.pgqueue_deferred
-        (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct, priority, state)
-    SELECT m.id, vt, m.enqueued_at, read_at, read_at + interval '1 microsecond', queue, 1, priority,
-           'RETRYABLE'
-    FROM gone CROSS JOIN LATERAL unnest(ids, enqueued_ats) AS m (id, enqueued_at);
-
-    leased := (SELECT count(*) FROM {schema}.pgqueue_deferred d
-               WHERE d.queue_id = queue AND d.state = 'PROCESSING')
-            + (SELECT coalesce(sum(cardinality(l.ids)), 0) FROM {schema}.pgqueue_lease l
+    -- Batch leases are from before the limit. Those that have expired end. They are counted first: a
+    -- batch that is unfolded meanwhile counts twice, not never.
+    leased := (SELECT coalesce(sum(cardinality(l.ids)), 0) FROM {schema}.pgqueue_lease l
                WHERE l.queue_id = queue);
+    IF leased > 0 THEN
+        WITH gone AS (
+            DELETE FROM {schema}.pgqueue_lease WHERE ctid = ANY(ARRAY(
+                SELECT l.ctid FROM {schema}.pgqueue_lease l
+                WHERE l.queue_id = queue AND l.vt <= statement_timestamp() FOR UPDATE SKIP LOCKED))
+            RETURNING *
+        ),
+        ended AS (
+            INSERT INTO {schema}.pgqueue_deferred
+                (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct, priority, state)
+            SELECT m.id, vt, m.enqueued_at, read_at, read_at + interval '1 microsecond', queue, 1,
+                   priority, 'RETRYABLE'
+            FROM gone CROSS JOIN LATERAL unnest(ids, enqueued_ats) AS m (id, enqueued_at)
+            RETURNING 1
+        )
+        SELECT leased - count(*) INTO leased FROM ended;
+    END IF;
+    leased := leased + (SELECT count(*) FROM {schema}.pgqueue_deferred d
+                        WHERE d.queue_id = queue AND d.state = 'PROCESSING');
     IF number > most - leased THEN
         -- A row that another session has locked may be extended, so it counts as leased.
         expired := cardinality(ARRAY(
