@@ -1,7 +1,7 @@
-"""Check the protocol of leases and of FIFO groups, as TLA+, with the model checker TLC.
+"""Check the protocol of leases, FIFO groups and limits, as TLA+, with the model checker TLC.
 
     python -m tests.protocol                  # every model within its bounds, and the planted bugs
-    python -m tests.protocol Groups           # one of the two
+    python -m tests.protocol Groups           # one of the modules
     python -m tests.protocol --large          # wider bounds: ten minutes and more
     python -m tests.protocol --list           # names and bounds
 
@@ -37,6 +37,14 @@ PROPERTIES = {
         "INVARIANTS": "OnePlace OneHead InOrder",
         "PROPERTIES": "Ends",
     },
+    "Limit": {
+        "INVARIANTS": "OnePlace LeasedOnce Fenced",
+        "PROPERTIES": "Within Used Ends",
+    },
+    "Slots": {
+        "INVARIANTS": "InSlots",
+        "PROPERTIES": "Within Ends",
+    },
 }
 DEFAULTS = {
     "Leases": {
@@ -57,6 +65,32 @@ DEFAULTS = {
         "Removals": "1",
         "Rollbacks": "1",
         "InTurn": "FALSE",
+        "Bug": '"none"',
+    },
+    "Limit": {
+        "Messages": "{1, 2, 3}",
+        "Readers": '{"a", "b"}',
+        "Handlers": '{"h"}',
+        "Qty": "2",
+        "Limits": "{1, 2, 3}",
+        "Changes": "0",
+        "Expiries": "1",
+        "Extensions": "1",
+        "Cuts": "0",
+        "Retries": "0",
+        "Rollbacks": "0",
+        "Bug": '"none"',
+    },
+    "Slots": {
+        "Messages": "{1, 2, 3}",
+        "Late": "{}",
+        "Readers": '{"r"}',
+        "Limits": "{1, 2}",
+        "Changes": "0",
+        "Retries": "1",
+        "Expiries": "0",
+        "Rollbacks": "1",
+        "AtOnce": "FALSE",
         "Bug": '"none"',
     },
 }
@@ -87,10 +121,27 @@ def bug_of_groups(bug: str, breaks: str, **constants: str) -> Model:
     return Model(bug, "Groups", {"Bug": f'"{bug}"', **constants}, breaks)
 
 
+def bug_of_limit(bug: str, **constants: str) -> Model:
+    return Model(bug, "Limit", {"Bug": f'"{bug}"', **constants}, "Within")
+
+
+def bug_of_slots(bug: str, breaks: str, **constants: str) -> Model:
+    return Model(bug, "Slots", {"Bug": f'"{bug}"', **constants}, breaks)
+
+
 MODELS = (
     Model("two messages", "Leases"),
     Model("two messages", "Groups"),
     Model("in turn", "Groups", {"InTurn": "TRUE", "Removals": "0"}),
+    Model("a lease expires and is extended", "Limit"),
+    Model("the limit changes", "Limit", {"Changes": "2", "Expiries": "0", "Extensions": "0"}),
+    Model("a message is retried", "Slots"),
+    Model("the limit is lowered", "Slots", {"Changes": "1", "Retries": "0", "Rollbacks": "0"}),
+    Model(
+        "the limit is lowered and raised",
+        "Slots",
+        {"Messages": "{1, 2}", "Changes": "2", "Retries": "0", "Rollbacks": "0"},
+    ),
 )
 LARGE = (
     Model("two messages, retries", "Leases", {"Retries": "1"}),
@@ -98,6 +149,13 @@ LARGE = (
     Model("three messages", "Groups", {"Messages": "{1, 2, 3}"}),
     Model("two readers", "Groups", {"Readers": '{"r", "s"}'}),
     Model("three messages in turn", "Groups", {"Messages": "{1, 2, 3}", "InTurn": "TRUE"}),
+    Model("retries and rollbacks", "Limit", {"Retries": "1", "Rollbacks": "1"}),
+    Model("the limit changes beside an extension", "Limit", {"Changes": "1", "Cuts": "1"}),
+    Model(
+        "three readers", "Limit", {"Readers": '{"a", "b", "c"}', "Extensions": "0", "Changes": "1"}
+    ),
+    Model("the limit is lowered beside a retry", "Slots", {"Changes": "1", "Expiries": "1"}),
+    Model("two readers", "Slots", {"Readers": '{"r", "s"}', "Rollbacks": "0"}),
 )
 BUGS = (
     Model("no fence", "Leases", {"Fence": '"none"'}, "Fenced"),
@@ -110,6 +168,21 @@ BUGS = (
     bug_of_groups("the head is looked at without a lock", "Ends"),
     bug_of_groups(
         "an ack that finds the next message locked leaves no recheck", "Ends", Messages="{1, 2, 3}"
+    ),
+    bug_of_limit("reads do not lock the queue"),
+    bug_of_limit("the count is before the lock"),
+    bug_of_limit("expired leases are not locked"),
+    bug_of_limit("expired leases that others have locked do not count"),
+    bug_of_limit("expired leases are not ended", Cuts="1", Expiries="0", Extensions="0"),
+    bug_of_slots("the group is not locked", "InSlots"),
+    bug_of_slots("a slot is given away unlocked", "InSlots"),
+    bug_of_slots("an ack leaves no recheck", "Ends"),
+    bug_of_slots("a lowered limit is ignored", "Within", Changes="1", Retries="0", Rollbacks="0"),
+    Model(
+        "a lowered limit is in force at once",
+        "Slots",
+        {"Changes": "1", "Retries": "0", "Rollbacks": "0", "AtOnce": "TRUE"},
+        "Within",
     ),
 )
 
@@ -176,12 +249,12 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("modules", nargs="*", metavar="MODULE", help="Leases, Groups")
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help=", ".join(PROPERTIES))
     parser.add_argument("--large", action="store_true", help="wider bounds")
     parser.add_argument("--list", action="store_true", help="tell names and bounds")
     options = parser.parse_args()
     if unknown := set(options.modules) - set(PROPERTIES):
-        parser.error(f"no module {', '.join(sorted(unknown))}: choose from Leases, Groups")
+        parser.error(f"no module {', '.join(sorted(unknown))}: choose from {', '.join(PROPERTIES)}")
     chosen = [
         model
         for model in (*MODELS, *(LARGE if options.large else ()), *BUGS)
