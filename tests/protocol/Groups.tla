@@ -111,9 +111,7 @@ Begin(p) ==
     /\ Go(p, IF group = None THEN "unknown" ELSE "known")
     /\ UNCHANGED <<committed, groupLock, rowLock, write, subject, removed, rolledBack>>
 
-\* The group has a row: its lock makes the look at the head final. One that changed is left alone. The
-\* lock ends with the look if the head is alive (pgqueue_alive_groups), so that no reader keeps it from
-\* the ack of this head.
+\* The group has a row: its lock makes the look at the head final. One that changed is left alone.
 Known(p) ==
     /\ at[p] = "known"
     /\ LET got == groupLock = Unlocked /\ ~stale[p]
@@ -123,12 +121,22 @@ Known(p) ==
                 /\ Go(p, IF alive \/ ~got THEN "commit" ELSE "next")
                 /\ groupLock' = IF ~alive /\ got THEN p ELSE groupLock
             [] OTHER ->
-                /\ groupLock' = IF got /\ ~alive THEN p ELSE groupLock
+                /\ groupLock' = IF got THEN p ELSE groupLock
                 /\ write' = [write EXCEPT ![p].settled =
-                        IF got THEN alive ELSE Bug = "a recheck goes although the row is locked"]
-                /\ Go(p, IF got /\ ~alive THEN "next" ELSE "commit")
+                        ~got /\ Bug = "a recheck goes although the row is locked"]
+                /\ Go(p, IF ~got THEN "commit" ELSE IF alive THEN "alive" ELSE "next")
     /\ UNCHANGED <<committed, rowLock, markLock, alone, seen, stale, marks, subject,
                    removed, rolledBack>>
+
+\* A head that seemed alive: a look in a snapshot of its own (pgqueue_alive_groups). The lock ends with
+\* it, so that no reader keeps the lock from the ack of this head.
+Alive(p) ==
+    /\ at[p] = "alive"
+    /\ Look(p)
+    /\ write' = [write EXCEPT ![p].settled = group \in Heads]
+    /\ groupLock' = Unlocked
+    /\ Go(p, "commit")
+    /\ UNCHANGED <<committed, rowLock, markLock, alone, stale, marks, subject, removed, rolledBack>>
 
 \* It has none: the first message of the line becomes the head, unless another process began the group meanwhile.
 Unknown(p) ==
@@ -262,7 +270,7 @@ Rollback(p) ==
 -----------------------------------------------------------------------------
 
 Step(p) ==
-    \/ p \in Readers /\ (Begin(p) \/ Known(p) \/ Unknown(p) \/ Insert(p))
+    \/ p \in Readers /\ (Begin(p) \/ Known(p) \/ Alive(p) \/ Unknown(p) \/ Insert(p))
     \/ p = Acker /\ (Ack \/ Trigger)
     \/ p # Operator /\ (Next1(p) \/ Next2(p))
     \/ Commit(p)
