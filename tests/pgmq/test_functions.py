@@ -664,3 +664,17 @@ def test_reads_by_clients_heed_limits(pgmq, orders, limits):
 
     assert [len(pgmq(f"read('orders', 30, {qty})")) for qty in (1, 5, 5)] == [1, 1, 0]
     assert orders.read(qty=5) == []
+
+
+def test_a_poll_that_finds_a_message_late_spaces_the_next_start_from_then(made):
+    """Its statement began a second before the start."""
+    Queue.objects.filter(name="orders").update(rate="1/h")
+    made("send('orders', '1', 1)")
+
+    assert len(made("read_with_poll('orders', 30, 1, 10, 50)")) == 1
+
+    [(apart,)] = run_sql(
+        "SELECT g.free_at - d.last_read_at FROM pgqueue_group g"
+        " JOIN pgqueue_deferred d USING (queue_id) WHERE g.group_key = ''"
+    )
+    assert apart >= dt.timedelta(hours=1)
