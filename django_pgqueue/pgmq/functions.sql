@@ -575,6 +575,8 @@ BEGIN
                 PERFORM FROM pgmq._set_back(q.id, 1000, clock);
                 again := again OR FOUND;
             END IF;
+            -- A read that has enough messages needs no heads: the next read finds the rechecks.
+            EXIT WHEN cardinality(taken) >= most;
             IF recheck THEN
                 rechecks_left := pgmq._promote_some(q.id, most - cardinality(taken), clock);
                 heed := false;

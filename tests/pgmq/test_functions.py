@@ -457,6 +457,25 @@ def test_a_read_in_a_transaction_passes_groups_whose_heads_are_delayed(made):
     assert '"now"' in message
 
 
+@pytest.mark.parametrize("function", ["read", "read_grouped_rr", "pop"])
+@pytest.mark.parametrize("settings", [{}, {"group_limit": 2}, {"limit": 5}])
+def test_a_read_in_a_transaction_that_due_messages_fill_ends_beside_a_new_group(
+    made, function, settings
+):
+    Queue.objects.filter(name="orders").update(**settings)
+    orders = queue("orders")
+    orders.send("due")
+    orders.read(vt=0)
+    orders.send("next", group="new")
+    run_sql("SET LOCAL statement_timeout = '10s'")
+
+    [message] = made("pop('orders')" if function == "pop" else f"{function}('orders', 60, 1)")
+    [follower] = made("read('orders', 60, 1)")
+
+    assert '"due"' in message
+    assert '"next"' in follower
+
+
 # Functions keep their plans for a session: made on small tables, they must be good on full ones.
 
 CALLS = [
