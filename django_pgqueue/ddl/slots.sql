@@ -516,7 +516,7 @@ END
 $$;
 
 -- Records that messages have started, in a queue whose groups have a rate: the next head of each
--- slot may start one spacing from now. Fills the slots that a start frees. pgqueue_may_start has
+-- slot may start one spacing from now, by the clock: the read may have waited for another one. Fills the slots that a start frees. pgqueue_may_start has
 -- locked the slots.
 CREATE FUNCTION {schema}.pgqueue_started(queue integer, ids bigint[], groups text[])
 RETURNS boolean
@@ -529,7 +529,7 @@ BEGIN
         SELECT * FROM unnest(ids, groups) AS m (id, key) WHERE key IS NOT NULL ORDER BY id
     LOOP
         rule := {schema}.pgqueue_group_rule(queue, started.key);
-        UPDATE {schema}.pgqueue_group g SET free_at = statement_timestamp() + rule.spacing
+        UPDATE {schema}.pgqueue_group g SET free_at = clock_timestamp() + rule.spacing
         WHERE g.queue_id = queue AND g.group_key = started.key AND g.head = started.id
           AND rule.spacing IS NOT NULL;
         IF rule.by_start AND NOT {schema}.pgqueue_fill_slots(queue, started.key, false) THEN

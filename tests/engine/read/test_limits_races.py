@@ -449,6 +449,29 @@ def test_a_read_waits_for_the_one_before_it_and_heeds_what_changed_meanwhile(
     assert committed_orders.read(qty=9) == []
 
 
+def test_a_read_that_waited_starts_no_faster_than_the_rate_of_its_group(
+    committed_orders, change, actors, sql
+):
+    change(limit=5, group_rate="1/s")
+    committed_orders.send_batch(range(3), group=["other", "slow", "slow"])
+    committed_orders.read()  # gives all groups their heads
+    first, reader = actors(2)
+    begin_read(first)
+
+    found = reader.start(call, "read", "orders")
+    until(lambda: sql("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+    sql("SELECT pg_sleep(1.5)")
+    first.do(rollback)
+    [waited] = found.result(timeout=20)
+    [(free,)] = sql(
+        "SELECT free_at > clock_timestamp() FROM pgqueue_group WHERE group_key = 'slow'"
+    )
+
+    assert waited.group == "slow"
+    assert free
+    assert committed_orders.read() == []
+
+
 def test_reads_that_waited_start_no_faster_than_the_rate(committed_orders, change, actors, sql):
     """Their statements began before and after the time between two starts."""
     change(rate="120/m")
