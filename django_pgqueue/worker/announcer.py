@@ -6,6 +6,8 @@ import logging
 import threading
 import time
 from collections import Counter, deque
+from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any
 
 from django.db import connections
@@ -21,21 +23,32 @@ _MOST = 10_000
 #: Seconds after which the announcer closes old connections, which receivers may have used.
 _HOUSEKEEPING = 1.0
 
-_of_thread = threading.local()
+#: A context variable, so that code that an event loop runs in another thread finds it, too.
+_present: ContextVar[Announcer | None] = ContextVar("pgqueue_announcer", default=None)
 
 
 def use(announcer: Announcer | None) -> None:
     """Let an announcer send the signals of this thread. None: the thread sends them itself."""
-    _of_thread.announcer = announcer
+    _present.set(announcer)
 
 
 def send(signal: Signal, sender: Any, **arguments: Any) -> None:
     """Send a signal: in the announcer of this thread, or at once in a thread without one."""
-    announcer: Announcer | None = getattr(_of_thread, "announcer", None)
+    announcer = _present.get()
     if announcer is None:
-        signal.send_robust(sender, **arguments)
+        send_here(signal, sender, **arguments)
     else:
         announcer.put(signal, sender, arguments)
+
+
+def send_here(signal: Signal, sender: Any, **arguments: Any) -> None:
+    """Send a signal in this thread. No receiver can end the thread."""
+    try:
+        signal.send_robust(sender, **arguments)
+    except BaseException:
+        # SystemExit, for example. Django logs other errors of receivers.
+        with suppress(BaseException):  # the receiver may be a log handler
+            logger.exception("a receiver of a signal tried to end its thread")
 
 
 class Announcer(threading.Thread):
@@ -104,13 +117,8 @@ class Announcer(threading.Thread):
 
     def _send(self, signal: Signal, sender: Any, arguments: dict[str, Any]) -> None:
         self.since = time.monotonic()
-        try:
-            signal.send_robust(sender, **arguments)
-        except BaseException:
-            # SystemExit, for example. Django logs other errors of receivers.
-            logger.exception("a receiver of a signal tried to end its thread")
-        finally:
-            self.since = None
+        send_here(signal, sender, **arguments)
+        self.since = None
         with self._lock:
             if self._waiting:
                 self._waiting.popleft()

@@ -21,6 +21,7 @@ from typing import Any
 
 from django.core.cache import caches
 from django.db import close_old_connections, connections
+from psycopg.pq import TransactionStatus
 
 from django_pgqueue.handlers import Handler
 
@@ -131,7 +132,12 @@ def close_old() -> None:
 def left_open(connection: Any) -> bool:
     """Whether a handler left a transaction on an open connection, or changed autocommit."""
     autocommit = connection.settings_dict["AUTOCOMMIT"]
-    return bool(connection.in_atomic_block or connection.autocommit is not autocommit)
+    if connection.in_atomic_block or connection.autocommit is not autocommit:
+        return True
+    # Django does not know of a BEGIN that was sent as text.
+    session = getattr(connection.connection, "pgconn", None)
+    begun = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+    return session is not None and session.transaction_status in begun
 
 
 # Caches

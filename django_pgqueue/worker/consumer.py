@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from django.db import Error, connections
+from django.db import Error, OperationalError, connections
 from django.dispatch import Signal
 
 from django_pgqueue import signals
@@ -88,6 +88,8 @@ class Consumer:
             for alias in (aliases if options.listen else ())
         ]
         self._workers: list[threading.Thread] = []
+        #: The workers whose handlers were abandoned, while they run.
+        self._abandoned: list[threading.Thread] = []
         self._reserving = threading.Lock()
         #: Whether the process stops because of ``max_memory``.
         self._grew_too_large = False
@@ -107,6 +109,12 @@ class Consumer:
     def waits_for_receivers(self) -> bool:
         """Whether receivers of signals, or log handlers, are running: after the end, still."""
         return self._announcer.is_alive()
+
+    @property
+    def has_unfinished_threads(self) -> bool:
+        """Whether handlers, or loops, are running: after the end, those that were given up."""
+        threads = [*self._workers, *self._abandoned, *self.loops, *self._listeners]
+        return any(thread.is_alive() for thread in [*threads, self.maintenance])
 
     def stop(self, reason: str = "stop() was called") -> None:
         """Stop fetching, let handlers finish, and release unstarted messages.
@@ -177,8 +185,9 @@ class Consumer:
             for _ in range(1 if subscription.handler.is_async else subscription.workers):
                 self._start_worker(subscription)
         self._announcer.start()
-        for loop in self.loops:
+        for loop in [*self.loops, *self._listeners, self.maintenance]:
             loop.announcer = self._announcer
+        for loop in self.loops:
             loop.start()
         if not self.options.drain:
             self.maintenance.start()
@@ -190,18 +199,21 @@ class Consumer:
 
     def _start_worker(self, subscription: Subscription) -> None:
         execution = self._executions[subscription]
-        worker: threading.Thread
+        worker: Worker | LockedWorker
         if subscription.handler.is_async:
             worker = AsyncWorkers(subscription, execution)
         elif subscription.handler.locked:
             worker = LockedWorker(subscription, execution, self._reserve)
         else:
             worker = Worker(subscription, execution)
+        worker.announcer = self._announcer
         self._workers.append(worker)
         worker.start()
 
     def _replace_worker(self, subscription: Subscription, thread: int | None) -> None:
         """Start a worker in place of one whose handler was abandoned."""
+        self._abandoned = [worker for worker in self._abandoned if worker.is_alive()]
+        self._abandoned += [worker for worker in self._workers if worker.ident == thread]
         self._workers = [worker for worker in self._workers if worker.ident != thread]
         self._start_worker(subscription)
 
@@ -326,15 +338,42 @@ class Consumer:
         wait = 0.05
         while True:
             try:
-                with limited(seconds=self._patience(deadline)) as self._limit:
-                    return step()
+                return self._attempt(step, deadline)
             except Exception as error:
-                connections.close_all()
                 send(signals.database_failed, self, operation=operation, error=error, wait=wait)
                 if time.monotonic() > deadline or self.aborting:
                     return None
                 time.sleep(wait)
                 wait = min(wait * 2, 1.0)
+
+    def _attempt(self, step: Callable[[], None], deadline: float) -> None:
+        """Run a step of the shutdown in a thread of its own, and wait for it while it may take.
+
+        Only an open connection can be cut: an attempt to connect waits for ``connect_timeout``.
+        """
+        errors: list[Exception] = []
+
+        def run() -> None:
+            use(self._announcer)
+            try:
+                with limited(seconds=self._patience(deadline)) as self._limit:
+                    step()
+            except Exception as error:
+                errors.append(error)
+            finally:
+                connections.close_all()
+
+        thread = threading.Thread(target=run, name="pgqueue-stop", daemon=True)
+        end = time.monotonic() + self._patience(deadline) + _MOMENT
+        thread.start()
+        while thread.is_alive() and time.monotonic() < end:
+            thread.join(0.02)
+            if self.aborting:
+                end = min(end, time.monotonic() + 2 * _MOMENT)
+        if errors:
+            raise errors[0]
+        if thread.is_alive():
+            raise OperationalError("the database does not answer")
 
     def _release_buffered(self) -> None:
         """Release the messages that no handler has started on."""

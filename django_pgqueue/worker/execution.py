@@ -31,7 +31,7 @@ from django_pgqueue.errors import HandlerTimeout, InvalidArgument, LeaseLost
 from django_pgqueue.models import Message
 from django_pgqueue.models.bound import bound_to
 from django_pgqueue.sqlstates import DEADLOCK, SERIALIZATION_FAILURE, sqlstate
-from django_pgqueue.worker.announcer import send
+from django_pgqueue.worker.announcer import send, send_here
 from django_pgqueue.worker.connections import Limit, left_open, limited
 from django_pgqueue.worker.context import Context
 from django_pgqueue.worker.endings import Ending, Late, Lost, Release, announce
@@ -153,6 +153,7 @@ class Execution:
         try:
             with committing(connection.alias) as commit:
                 blocks, savepoints = len(connection.atomic_blocks), len(connection.savepoint_ids)
+                before = _open_elsewhere(connection)
                 # It may be an earlier handler's.
                 connection.rollback_exc = None
                 with limit.suspended():
@@ -162,6 +163,9 @@ class Execution:
                 if error is not None:
                     raise error
                 _refuse_rollback(connection)
+                if any(each not in before for each in _open_elsewhere(connection)):
+                    # The worker will close these connections.
+                    raise transaction.TransactionManagementError(_LEFT_OPEN)
                 then(returned)
         except BaseException as raised:
             running.explicit.clear()  # calls like message.ack() were rolled back, too
@@ -228,8 +232,12 @@ class Execution:
             # It is unknown whether the acks were written. If not, the messages are delivered again,
             # and a run now would be the first of two.
             connections.close_all()
-            signals.database_failed.send_robust(
-                self._subscription.name, operation="ack", error=error, wait=self._subscription.vt
+            send(
+                signals.database_failed,
+                self._subscription.name,
+                operation="ack",
+                error=error,
+                wait=self._subscription.vt,
             )
             announce(self._subscription, [(message, Lost()) for message in messages])
             return []
@@ -252,27 +260,36 @@ class Execution:
             message.on_outcome = running.set_outcome
             message.on_extend = self._extend
         for message in messages if signals.message_started.receivers else ():
-            signals.message_started.send_robust(self._subscription.name, message=message)
+            send_here(signals.message_started, self._subscription.name, message=message)
         if self._policy is not AckPolicy.TRANSACTIONAL and not self._handler.locked:
             running.on_explicit = self._settle_explicit
         return running
 
-    def _conclude(self, running: Running, result: Result) -> None:
-        """Announce the end of a run, and pass its outcomes to the settler."""
+    def _conclude(
+        self, running: Running, result: Result, tell: Callable[..., None] = send_here
+    ) -> None:
+        """Pass the outcomes of a run to the settler, and announce its end.
+
+        Receivers may be slow, and the lease loop keeps the leases of outcomes that were passed on:
+        so receivers come last. ``tell`` sends message_finished.
+        """
         seconds = self._subscription.end(running)
+        self._pass_on(running, result)
+        if result.hook_error is not None:
+            self.hook_failed(running.messages, result.hook_error)
         # Without receivers nothing is sent: sending a signal can take longer than the handler.
-        # The lease loop ends abandoned runs, so these signals may be its announcer's.
-        name = self._subscription.name
         for message in running.messages if signals.message_finished.receivers else ():
-            send(
+            tell(
                 signals.message_finished,
-                name,
+                self._subscription.name,
                 message=message,
                 seconds=seconds,
                 error=result.error,
             )
-        if result.hook_error is not None:
-            self.hook_failed(running.messages, result.hook_error)
+
+    def _pass_on(self, running: Running, result: Result) -> None:
+        """Pass the outcomes of a run to the settler, unless they are written."""
+        name = self._subscription.name
         if not result.ran:
             # No connection: neither a delivery nor an attempt is counted.
             send(signals.database_failed, name, operation="begin", error=result.error, wait=0.0)
@@ -294,8 +311,12 @@ class Execution:
     def hook_failed(self, messages: Sequence[Message], error: BaseException) -> None:
         """Announce an error of an on_commit hook. The messages are settled already."""
         for message in messages:
-            signals.error_ignored.send_robust(
-                self._subscription.name, message=message, error=error, why="committed"
+            send(
+                signals.error_ignored,
+                self._subscription.name,
+                message=message,
+                error=error,
+                why="committed",
             )
 
     def _outcomes_of(
@@ -341,8 +362,12 @@ class Execution:
         if outcome is None:
             late = Late(Failure.of(error, message.attempts + 1))
             self._settler.put(self._subscription, message, late)
-        signals.error_ignored.send_robust(
-            self._subscription.name, message=message, error=error, why=why
+        send(
+            signals.error_ignored,
+            self._subscription.name,
+            message=message,
+            error=error,
+            why=why,
         )
 
     def _outcome_of(
@@ -409,7 +434,7 @@ class Execution:
         """Settle an abandoned run as timed out. Its handler can no longer settle the messages."""
         if self._policy is AckPolicy.TRANSACTIONAL:
             running.explicit.clear()  # the handler's transaction never commits
-        self._conclude(running, Result(error=HandlerTimeout()))
+        self._conclude(running, Result(error=HandlerTimeout()), tell=send)
 
 
 @dataclass
@@ -457,6 +482,15 @@ def _refuse_rollback(connection: Any) -> None:
             "handler caught or by set_rollback(True), so its work is undone. Run a statement that "
             "may fail in a transaction.atomic() of its own. To roll back, raise an exception"
         ) from (connection.rollback_exc if connection.needs_rollback else None)
+
+
+def _open_elsewhere(connection: Any) -> list[Any]:
+    """This thread's connections to other databases with an open transaction."""
+    return [
+        each
+        for each in connections.all(initialized_only=True)
+        if each is not connection and each.connection is not None and left_open(each)
+    ]
 
 
 def _outcome_in(answer: Any) -> Outcome | BaseException | None:

@@ -8,6 +8,7 @@ import psycopg
 
 from django_pgqueue import signals
 from django_pgqueue.wake import CHANNEL
+from django_pgqueue.worker.announcer import send
 from django_pgqueue.worker.connections import limited, parameters
 from django_pgqueue.worker.fetcher import Fetcher
 from django_pgqueue.worker.loop import Loop
@@ -44,7 +45,7 @@ class Listener(Loop):
                     self._recover()
                 self._listen(connection)
         except Refused as reason:
-            signals.listening_stopped.send_robust(self._alias, reason=str(reason))
+            send(signals.listening_stopped, self._alias, reason=str(reason))
             self.stop()
         finally:
             self._fetcher.set_listening(self._alias, False)

@@ -17,6 +17,7 @@ from django_pgqueue.acks import AckPolicy, Outcome
 from django_pgqueue.engine.groups.heads import give_heads
 from django_pgqueue.models import Message
 from django_pgqueue.models.bound import bound_to
+from django_pgqueue.worker.announcer import Announcer, use
 from django_pgqueue.worker.buffer import AsyncBuffer
 from django_pgqueue.worker.connections import (
     close_old,
@@ -52,8 +53,11 @@ class Worker(threading.Thread):
         self._pooled = uses_pools()
         self._transactional = subscription.handler.ack_policy is AckPolicy.TRANSACTIONAL
         self._connections: Sequence[Any] = ()
+        #: Sends the signals of this thread. None: the thread sends them itself.
+        self.announcer: Announcer | None = None
 
     def run(self) -> None:
+        use(self.announcer)
         buffer, size = self._subscription.buffer, self._subscription.handler.run_size
         thread = threading.get_ident()
         # The thread's connections: the same objects for its whole life.
@@ -155,13 +159,19 @@ class LockedWorker(Loop):
             self._wait = longer(self._wait, self._subscription.handler.max_fetch_interval)
             return min(self._wait, self._next_due())
         finally:
+            for connection in connections.all(initialized_only=True):
+                if connection.connection is not None and left_open(connection):
+                    connection.connection.close()
+                    del connections[connection.alias]
             close_old()
 
     def _handle_one(self) -> bool:
         subscription = self._subscription
         with limited():
             queue = subscription.refresh()
-        if queue.paused or subscription.quiet or not self._reserve(subscription):
+        unannounced = self.announcer.unannounced[subscription.name] if self.announcer else 0
+        is_behind = unannounced >= subscription.most_ended
+        if queue.paused or subscription.quiet or is_behind or not self._reserve(subscription):
             return False
         found: list[tuple[Message, Outcome]] | None = None
         outcomes = None
@@ -198,6 +208,7 @@ class AsyncWorkers(Worker):
     kind = "async"
 
     def run(self) -> None:
+        use(self.announcer)
         asyncio.run(self._work_together())
 
     async def _work_together(self) -> None:

@@ -193,3 +193,59 @@ def test_messages_keep_their_leases_until_their_outcomes_are_written(
     until(lambda: sorted(outcomes()) == ids)
     assert runs == Counter(ids)
     assert run.subscription.counts.lost == 0
+
+
+@pytest.mark.parametrize("policy", ["ACK", "NACK_ON_ERROR", "MANUAL"])
+@pytest.mark.parametrize("name", ["message_finished", "error_ignored"])
+def test_a_slow_receiver_in_the_handlers_thread_holds_up_no_outcome(
+    committed_orders, consume, policy, name
+):
+    """It takes longer than a lease, after the handler."""
+    runs: Counter[int] = Counter()
+    pk = committed_orders.send(1)
+    go = threading.Event()
+
+    def work(message: Message) -> None:
+        runs[message.id] += 1
+        message.ack()
+        raise ValueError("as told")
+
+    with listening(getattr(signals, name), lambda **kwargs: go.wait(30)):
+        run = consume(work, ack_policy=policy, visibility_timeout=0.5)
+        until(lambda: outcomes() == {pk: "COMPLETED"})
+        go.set()
+        run.stop()
+
+    assert runs == {pk: 1}
+
+
+@pytest.mark.parametrize("name", ["message_started", "message_finished", "messages_completed"])
+@pytest.mark.parametrize(
+    "options", [{}, {"ack_policy": "TRANSACTIONAL"}, {"locked": True}, {"ack_policy": "ACK_FIRST"}]
+)
+def test_a_receiver_that_raises_system_exit_ends_no_worker(committed_orders, drain, name, options):
+    ids = committed_orders.send_batch(list(range(5)))
+
+    def leave(**kwargs: Any) -> None:
+        raise SystemExit
+
+    with listening(getattr(signals, name), leave):
+        drain(lambda message: None, max_workers=1, **options)
+
+    assert outcomes() == dict.fromkeys(ids, "COMPLETED")
+
+
+@pytest.mark.parametrize("options", [{"ack_policy": "TRANSACTIONAL"}, {"locked": True}])
+def test_a_stuck_receiver_stops_no_worker_whose_ack_commits_with_its_work(
+    committed_orders, consume, stuck, options
+):
+    ids = committed_orders.send_batch(list(range(5)))
+    retried = []
+
+    with listening(signals.messages_retried, lambda **kwargs: retried.append(kwargs)):
+        run = consume(lambda message: None, max_workers=1, timeout=1, **options)
+        until(lambda: outcomes() == dict.fromkeys(ids, "COMPLETED"))
+        stuck.set()
+        run.stop()
+
+    assert not retried

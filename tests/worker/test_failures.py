@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from django.db import OperationalError
 
@@ -10,6 +12,7 @@ from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Message
 from django_pgqueue.observability import logs
 from django_pgqueue.worker.loop import Loop
+from django_pgqueue.worker.presence import Presence
 from tests.hearing import heard
 from tests.waiting import until
 from tests.worker.consuming import live, outcomes
@@ -85,3 +88,25 @@ def test_a_lasting_error_says_how_often_it_happened(caplog, monkeypatch):
     signals.database_failed.send("loop", operation="fetch", error=OSError("gone"), wait=1.0)
 
     assert errors(caplog)[-1].endswith("OSError: gone (3 times more since the last line)")
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["second signal", "graceful timeout"])
+def test_an_attempt_to_connect_does_not_hold_up_the_end(
+    committed_orders, consume, monkeypatch, again
+):
+    """It waits for the server, where nothing can cut it."""
+    began, go = threading.Event(), threading.Event()
+
+    def leave(self: Presence) -> None:
+        began.set()
+        go.wait(60)
+
+    monkeypatch.setattr(Presence, "leave", leave)
+    run = consume(lambda message: None, options={"graceful_timeout": 30.0 if again else 0.5})
+
+    run.consumer.stop()
+    assert began.wait(10)
+    if again:
+        run.consumer.abort()
+    run.wait(15)
+    go.set()

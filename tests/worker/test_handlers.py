@@ -30,7 +30,7 @@ from tests.hearing import listening
 from tests.waiting import until
 from tests.worker.consuming import errors, live, outcomes
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
 
 @dataclass
@@ -474,6 +474,49 @@ def test_an_unfinished_transaction_is_an_error_and_does_not_reach_the_next_handl
     assert found == [True] * 3
     assert not Order.objects.exists()
     assert ["left a transaction open" in error for error in errors()] == [True] * 3
+
+
+def test_a_transaction_that_was_begun_as_text_is_an_error_and_undoes_no_later_work(
+    committed_orders, drain
+):
+    def work(message: Message) -> None:
+        if message.body == "begin":
+            run_sql("BEGIN")
+        Order.objects.create(number=message.body)
+
+    committed_orders.send_batch(["begin", "innocent"])
+
+    drain(work, max_workers=1, retry=NoRetry())
+
+    assert list(Order.objects.values_list("number", flat=True)) == ["innocent"]
+    assert ["left a transaction open" in error for error in errors()] == [True]
+
+
+@pytest.mark.parametrize("options", [{"ack_policy": "TRANSACTIONAL"}, {"locked": True}])
+@pytest.mark.parametrize("begin", ["BEGIN", "set_autocommit"])
+def test_a_transaction_left_open_on_another_database_is_an_error(
+    committed_orders, drain, options, begin
+):
+    def work(message: Message) -> None:
+        other = connections["other"]
+        other.ensure_connection()
+        if message.body == "leave" and begin == "BEGIN":
+            with other.cursor() as cursor:
+                cursor.execute("BEGIN")
+        elif message.body == "leave":
+            other.set_autocommit(False)
+        with other.cursor() as cursor:
+            cursor.execute("SELECT 1")
+        found.append(other.connection.info.transaction_status.name)
+
+    found: list[str] = []
+    committed_orders.send_batch(["leave", "innocent"])
+
+    drain(work, max_workers=1, retry=NoRetry(), **options)
+
+    assert found == ["INTRANS", "IDLE"]
+    assert ["left a transaction open" in error for error in errors()] == [True]
+    assert sorted(outcomes().values()) == ["COMPLETED", "FAILED"]
 
 
 def test_idle_workers_honour_conn_max_age(committed_orders, consume, monkeypatch):

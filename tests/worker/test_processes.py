@@ -138,6 +138,19 @@ def test_a_log_that_never_answers_does_not_hold_up_the_end(patient, start, again
     assert "patient: 3 completed, 1 retried, 0 failed" in command.output
 
 
+def test_a_thread_of_an_async_handler_does_not_hold_up_the_end(committed, tmp_path):
+    queue("asleep").create()
+    queue("asleep").send({"op": 1})
+    options = ["--graceful-timeout", 0.5]
+    with Command(url(), "runconsumer", "asleep", *options, WORKING_HISTORY=tmp_path) as command:
+        until(lambda: any(each["event"] == "deliver" for each in history.read(tmp_path)))
+
+        command.terminate()
+
+        assert command.wait(20) == 0
+        assert "was interrupted" in command.output
+
+
 @pytest.mark.parametrize("again", [True, False], ids=["second signal", "graceful timeout"])
 def test_a_message_that_every_deploy_interrupts_is_done_in_the_end(
     committed, start, tmp_path, again

@@ -16,6 +16,7 @@ import threading
 import time
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 
 from django_pgqueue import consumer, schedule, schedules, signals
@@ -137,6 +138,13 @@ async def asynchronous(message: Message) -> None:
 def patient(message: Message) -> None:
     """A handler without a timeout."""
     obey(message)
+
+
+@consumer("asleep")
+async def asleep(message: Message) -> None:
+    """Waits in the thread that runs the queries of async handlers."""
+    record("deliver", op=message.body["op"])
+    await sync_to_async(time.sleep)(60)
 
 
 class StuckHandler(logging.Handler):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
+import os
 import signal
+import sys
 import threading
+import time
 from dataclasses import fields
 from types import FrameType
 from typing import Any
@@ -24,9 +28,20 @@ from django_pgqueue.worker import Consumer, Options, supervisor
 from django_pgqueue.worker.connections import configure
 from django_pgqueue.worker.console import Console
 
+#: How long the end of the process waits for threads that do not end, in seconds.
+_MOMENT = 1.0
+
 
 class Command(BaseCommand):
     help = __doc__
+    #: Whether threads are running after the end, such as an interrupted handler's.
+    _left_threads = False
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        """Run as the command of this process, which then ends."""
+        super().run_from_argv(argv)
+        if self._left_threads:
+            _end_in_a_moment()
 
     def add_arguments(self, parser: CommandParser) -> None:
         add = parser.add_argument
@@ -118,6 +133,7 @@ class Command(BaseCommand):
         console.finish()
         if consumer.waits_for_receivers:
             _end_logging()
+        self._left_threads = consumer.has_unfinished_threads
 
 
 def _refuse_transaction() -> None:
@@ -164,7 +180,24 @@ def _end_logging() -> None:
     atexit.unregister(logging.shutdown)
     thread = threading.Thread(target=logging.shutdown, daemon=True)
     thread.start()
-    thread.join(1.0)
+    thread.join(_MOMENT)
+
+
+def _end_in_a_moment() -> None:
+    """End the process in a moment, although threads are running.
+
+    Python waits at exit for threads of executors, in which the queries of async handlers run, and
+    for the locks of log handlers. An interrupted handler may hold either for ever.
+    """
+
+    def end() -> None:
+        time.sleep(_MOMENT)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(0)
+
+    threading.Thread(target=end, name="pgqueue-end", daemon=True).start()
 
 
 def _size(text: str) -> int:
