@@ -516,8 +516,8 @@ END
 $$;
 
 -- Records that messages have started, in a queue whose groups have a rate: the next head of each
--- slot may start one spacing from now, by the clock: the read may have waited for another one. Fills the slots that a start frees. pgqueue_may_start has
--- locked the slots.
+-- slot may start one spacing from now, by the clock, since the read may have waited for another one.
+-- Fills the slots that a start frees. pgqueue_may_start has locked the slots.
 CREATE FUNCTION {schema}.pgqueue_started(queue integer, ids bigint[], groups text[])
 RETURNS boolean
 LANGUAGE plpgsql {pinned} AS $$

@@ -18,6 +18,7 @@ from django_pgqueue.handlers import Handler, autodiscover, handler_of, handlers
 from django_pgqueue.models import LiveMessage, Message, Queue
 from django_pgqueue.models.bound import bound_to
 from django_pgqueue.types import State
+from django_pgqueue.worker.announcer import send_here
 from django_pgqueue.worker.connections import limited
 from django_pgqueue.worker.endings import announce
 from django_pgqueue.worker.execution import Execution, committing
@@ -157,11 +158,13 @@ class _Run(Execution):
         if not self._policies:
             self._raised = error
 
-    def _conclude(self, running: Running, result: Result) -> None:
+    def _conclude(
+        self, running: Running, result: Result, tell: Callable[..., None] = send_here
+    ) -> None:
         error = result.error
         decided = Exception if self._policies else (Discard, Reject, Retry)
         if error is None or isinstance(error, decided):
-            super()._conclude(running, result)
+            super()._conclude(running, result, tell)
         else:
             self._subscription.end(running)
             self._raised = error

@@ -67,14 +67,15 @@ def over_the_rate(starts: Iterable[int], per_second: float, burst: int) -> list[
     return early
 
 
-def at_once(notes: Iterable[Note], by: str | None = None) -> int:
+def at_once(notes: Iterable[Note], by: str | None = None, last: str = "ends") -> int:
     """The most messages that were in a reader's hands at once; with ``by``, of one such value.
 
     A delivery counts from the moment when its reader had it until the reader began to settle it.
-    One that was never settled does not count: nobody knows when its reader was killed.
+    One without a note ``last`` does not count: nobody knows when its reader was killed, or when the
+    server ended its transaction.
     """
     notes = list(notes)
-    settled = {receipt(note) for note in notes if note["event"] == "ends"}
+    settled = {receipt(note) for note in notes if note["event"] == last}
     most = 0
     held: dict[Any, int] = defaultdict(int)
     keys = {receipt(note): note.get(by) for note in notes if by and note["event"] == "read"}

@@ -104,7 +104,7 @@ def test_a_message_passes_few_functions_in_few_files(way):
     passed = {(file, name) for functions in way.values() for name, file in functions.items()}
     files = {file for file, _ in passed}
 
-    assert len(passed) <= 39, "\n".join(f"{t}: {list(f)}" for t, f in way.items())
+    assert len(passed) <= 41, "\n".join(f"{t}: {list(f)}" for t, f in way.items())
     assert len(files) <= 14, sorted(files)
 
 
