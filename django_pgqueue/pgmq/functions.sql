@@ -423,10 +423,11 @@ $$;
 -- engine/groups/heads.py does.
 --
 -- A function cannot find out whether its transaction stays open. This one assumes that a statement
--- is alone in its transaction if both began at the same time. That is wrong if a client sends BEGIN
--- and the read in one message, or reads in a DO block. Then, until that transaction ends, other
--- reads skip the queue's groups without a head, and a read in another open transaction waits. No
--- message is lost, and none overtakes another one of its group.
+-- is alone in its transaction if both began at the same time. A statement with parameters that is
+-- not prepared does not count as alone: it gives heads to fewer groups. The assumption is wrong if a
+-- client sends BEGIN and the read in one message, or reads in a DO block. Then, until that
+-- transaction ends, other reads skip the queue's groups without a head, and a read in another open
+-- transaction waits. No message is lost, and none overtakes another one of its group.
 CREATE OR REPLACE FUNCTION pgmq._promote_some(queue_id integer, qty bigint, clock timestamptz)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE

@@ -10,9 +10,10 @@ import pytest
 from django_pgqueue.management.jobs import url_of
 from tests.pgmq.conftest import committed_pgmq
 from tests.promises.full_speed import FullSpeed
+from tests.tasks.conftest import committed_backend, configure
 from tests.worker.conftest import consume, held
 
-__all__ = ["committed_pgmq", "consume", "held"]
+__all__ = ["committed_backend", "committed_pgmq", "configure", "consume", "held"]
 
 
 @pytest.fixture

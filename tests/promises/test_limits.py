@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from django_pgqueue import bare
-from django_pgqueue.models import BoundQueue, Message, queue
+from django_pgqueue.handlers import autodiscover, handlers
+from django_pgqueue.models import BoundQueue, Message, Queue, queue
 from tests.conftest import run_sql
 from tests.promises import players
 from tests.promises.consumers import KINDS, handler_of
@@ -19,6 +20,7 @@ from tests.promises.full_speed import IN_FLIGHT, IN_FLIGHT_OF_A_GROUP
 from tests.promises.oracles import at_once, over_the_rate, settled_late
 from tests.promises.pages import promise
 from tests.promises.players import read_and_end
+from tests.tasks.framework import HAS_TASKS
 from tests.waiting import until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
@@ -169,6 +171,29 @@ def test_a_limit_of_groups_holds_for_all_kinds_of_handlers(full_speed, consume, 
 
     assert max(seen) <= 2
     assert at_once(full_speed.notes(), by="group") <= 2
+
+
+@promise(LIMIT)
+@pytest.mark.skipif(not HAS_TASKS, reason="needs Django's Tasks")
+@pytest.mark.parametrize("setting", ["limit", "group_limit"])
+def test_a_limit_holds_for_tasks(full_speed, consume, committed_backend, setting):
+    from tests.promises import tasks
+
+    tasks.at_once.clear()
+    Queue.objects.filter(name="default").update(**{setting: 3})
+    Queue.objects.forget_all()
+    group = "a" if setting == "group_limit" else None
+    for number in range(400):
+        tasks.overlap.using(group=group).enqueue(number)
+    autodiscover()
+    for _ in range(2):
+        consume(handlers=handlers(["default"]), options={"workers": 6})
+    seen = full_speed.observe(IN_FLIGHT)
+
+    full_speed.run(least=0, until=lambda: len(tasks.at_once) >= 400)
+
+    assert max(seen) <= 3
+    assert max(tasks.at_once) == 3
 
 
 @promise(LIMIT)
