@@ -76,7 +76,7 @@ class Failure:
         kind = type(error)
         try:
             message = str(error)
-        except Exception:
+        except BaseException:
             message = "<exception str() failed>"
         trace = "".join(traceback.format_exception(kind, error, error.__traceback__))
         path = f"{kind.__module__}.{kind.__qualname__}"

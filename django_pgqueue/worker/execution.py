@@ -94,14 +94,19 @@ class Execution:
         """Run a handler in the transaction that has locked its message.
 
         Returns the outcomes, for the caller to write in the same transaction. If the handler
-        raised, its work is rolled back to a savepoint. ``limit`` is the time limit of the caller's
-        block; it is suspended while the handler runs.
+        raised, or its work violates a deferred constraint, its work is rolled back to a savepoint.
+        ``limit`` is the time limit of the caller's block; it is suspended while the handler runs.
         """
         running = self._start([message], thread)
-        result = replace(self._run_in_transaction(running, limit), settled=True)
+        result = self._run_in_transaction(running, limit, self._check_constraints)
+        result = replace(result, settled=True)
         if running.conclude(result):
             self._conclude(running, result)
         return self._outcomes_of(running, result.error, result.returned)
+
+    def _check_constraints(self, returned: Any) -> None:
+        """Check deferred constraints now. At the commit a violation would roll the attempt back."""
+        connections[self._subscription.queue.alias].check_constraints()
 
     def _run_and_settle(self, running: Running) -> Result:
         """Run the handler and write its outcomes in one transaction.
@@ -303,7 +308,7 @@ class Execution:
         elif not result.settled:
             try:
                 outcomes = self._outcomes_of(running, result.error, result.returned)
-            except Exception as bad_return:
+            except BaseException as bad_return:
                 outcomes = self._outcomes_of(running, bad_return, None)
             for message, outcome in outcomes:
                 self._settler.put(self._subscription, message, outcome)
@@ -392,7 +397,7 @@ class Execution:
                 elapsed=max(0.0, before) + time.monotonic() - running.started,
                 explicit=explicit,
             )
-        except Exception as broken:
+        except BaseException as broken:
             # The project's retry strategy raised an error: retry after the visibility timeout.
             failure = Failure.of(broken, message.attempts + 1)
             return Nack(self._subscription.vt, describe(broken), broken, failure)

@@ -312,11 +312,12 @@ def test_an_error_that_postgres_cannot_store_is_stored_escaped_or_cut(
     assert text[:5] in errors()[0]
 
 
-def test_a_strategy_that_raises_costs_a_delay_and_not_the_message(committed, drain):
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
+def test_a_strategy_that_raises_costs_a_delay_and_not_the_message(committed, drain, error):
     class Broken:
         def delay(self, attempt: int, elapsed: float) -> float | None:
             if attempt < 3:
-                raise RuntimeError
+                raise error
             return None
 
     Message.objects.create_queue("orders")
