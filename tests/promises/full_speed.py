@@ -253,11 +253,15 @@ class FullSpeed:
         wait_until(condition, PATIENCE)
 
     def notes(self, event: str | None = None) -> list[Note]:
-        """What workers noted so far, by time; ``by`` names the worker."""
+        """What workers noted so far, by time; ``by`` names the worker.
+
+        A line that is being written may be visible in part: it is left out.
+        """
         found = [
             {"by": path.stem, **json.loads(line)}
             for path in self._folder.glob("*.notes")
-            for line in path.read_text().splitlines()
+            for line in path.read_text().splitlines(keepends=True)
+            if line.endswith("\n")
         ]
         return sorted(
             (note for note in found if event in (None, note["event"])), key=lambda note: note["at"]
