@@ -727,7 +727,7 @@ MUTANTS = (
         (
             Change(
                 f"{DDL}/slots.sql",
-                "SET free_at = statement_timestamp() + rule.spacing\n",
+                "SET free_at = clock_timestamp() + rule.spacing\n",
                 "SET free_at = NULL\n",
             ),
         ),
@@ -1051,7 +1051,7 @@ MUTANTS = (
         (
             Change(
                 f"{DDL}/slots.sql",
-                "SET free_at = statement_timestamp() + rule.spacing\n",
+                "SET free_at = clock_timestamp() + rule.spacing\n",
                 "SET free_at = NULL\n",
             ),
         ),
@@ -1062,9 +1062,9 @@ MUTANTS = (
         (f"{PROMISES}/test_limits.py::test_a_rate_holds_for_all_kinds_of_reads",),
         (
             Change(
-                f"{DDL}/slots.sql",
-                "RETURN greatest(least(next_at, statement_timestamp() + spacing),",
-                "RETURN least(least(next_at, statement_timestamp() + spacing),",
+                f"{DDL}/whole_queue.sql",
+                "- greatest(next_at, statement_timestamp() - saved))",
+                "- least(next_at, statement_timestamp() - saved))",
             ),
         ),
     ),
