@@ -37,7 +37,7 @@ USUAL = "not slow and not acceptance and not spark"
 # Two processes, since most tests mostly wait. One file stays in one process, since its tests share
 # fixtures.
 SIDE_BY_SIDE = ["-n2", "--dist=loadfile"]
-QUICK = ["tests/engine", "tests/models", "--ignore=tests/engine/plans"]
+QUICK = ["tests/engine", "tests/queues", "tests/tables", "--ignore=tests/engine/plans"]
 SQL = [f"tests/{part}" for part in ("ddl", "engine", "maintenance", "migrations", "models", "pgmq")]
 SQL += ["tests/admin/test_processes.py", "tests/admin/test_queries.py"]
 NEEDS = {"demo": ["--group=example"], "test": ["--group=test"]}

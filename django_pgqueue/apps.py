@@ -16,8 +16,9 @@ class PgQueueConfig(AppConfig):
 
     def ready(self) -> None:
         from django_pgqueue import checks, schedules  # noqa: F401  registers the checks
-        from django_pgqueue.models import Queue, fixtures
+        from django_pgqueue.models import Queue
         from django_pgqueue.observability import logs
+        from django_pgqueue.queues import fixtures
 
         if apps.is_installed("django.contrib.admin"):
             # Load the admin in consumers too: it logs the end of bulk actions.

@@ -23,7 +23,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.types.string import TextLoader
 
-from django_pgqueue import arguments
+from django_pgqueue.engine import arguments
 from django_pgqueue.engine.open_queue import OpenQueue, clear_lost
 from django_pgqueue.engine.read.grouped import read_grouped, read_grouped_rr
 from django_pgqueue.engine.read.polling import read_with_poll
@@ -31,11 +31,11 @@ from django_pgqueue.engine.read.reading import peek, pop, read
 from django_pgqueue.engine.rows import Deliveries, Delivery
 from django_pgqueue.engine.runner import Rows, dated
 from django_pgqueue.engine.send.sending import send, send_batch
+from django_pgqueue.engine.settings import DEFAULTS, mistake
 from django_pgqueue.engine.settle.outcomes import fail, release, retry
 from django_pgqueue.engine.settle.settling import archive, cancel, delete, set_vt
+from django_pgqueue.engine.sqlstates import UNDEFINED_TABLE
 from django_pgqueue.errors import InvalidArgument, QueueNotFound, TablesMissing
-from django_pgqueue.settings import DEFAULTS, mistake
-from django_pgqueue.sqlstates import UNDEFINED_TABLE
 
 __all__ = [
     "Deliveries",

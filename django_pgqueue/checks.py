@@ -22,12 +22,12 @@ from django.db.migrations.loader import MigrationLoader
 from django_pgqueue import conf, schedules
 from django_pgqueue.conf import settings
 from django_pgqueue.ddl import inspection
+from django_pgqueue.engine.settings import DEFAULTS
 from django_pgqueue.errors import PgQueueError
 from django_pgqueue.handlers import DEFAULT_RETRY, Handler, autodiscover, handlers
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.operations import CreateQueue, operations_in
 from django_pgqueue.retries import is_unlimited
-from django_pgqueue.settings import DEFAULTS
 from django_pgqueue.worker.connections import small_pools
 from django_pgqueue.worker.listener import can_listen
 

@@ -37,7 +37,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 
-from django_pgqueue.settings import DEFAULTS, mistake
+from django_pgqueue.engine.settings import DEFAULTS, mistake
 
 
 def problem(name: str | None = None) -> str | None:

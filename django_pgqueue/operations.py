@@ -24,10 +24,11 @@ from django.db.migrations.exceptions import IrreversibleError
 from django.db.migrations.graph import MigrationGraph
 from django.db.migrations.operations.base import Operation
 
-from django_pgqueue import arguments, pgmq
+from django_pgqueue import pgmq
+from django_pgqueue.engine import arguments
+from django_pgqueue.engine.topics import topic_pattern
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.maintenance import tables
-from django_pgqueue.topics import topic_pattern
 
 __all__ = ["AlterQueue", "BindTopic", "CreateQueue", "DropQueue", "InstallPGMQ", "UnbindTopic"]
 

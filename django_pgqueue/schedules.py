@@ -14,10 +14,12 @@ from typing import Any, Literal, TypeVar
 from django.conf import settings
 from django.db import Error, close_old_connections, connections
 
-from django_pgqueue import arguments, cron, ddl, signals
-from django_pgqueue.bodies import name_of
+from django_pgqueue import signals
+from django_pgqueue.engine import arguments, cron
+from django_pgqueue.engine.times import moment
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.handlers import handler_of
+from django_pgqueue.handlers.bodies import name_of
 from django_pgqueue.models import Missed, Process, Queue, Schedule
 from django_pgqueue.worker.loop import Loop, for_each
 
@@ -289,7 +291,7 @@ class Ticker(Loop):
                 "the next tick of schedule %s was %s, which is too late: the server's clock was "
                 "probably ahead. The next tick is now %s",
                 mended.name,
-                ddl.moment(mended.tick).isoformat(),
+                moment(mended.tick).isoformat(),
                 mended.next_run_at.isoformat(),
                 extra={"schedule": mended.name},
             )

@@ -7,9 +7,9 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 
-from django_pgqueue import arguments
+from django_pgqueue.engine import arguments
+from django_pgqueue.engine.topics import topic_pattern
 from django_pgqueue.errors import InvalidArgument
-from django_pgqueue.topics import topic_pattern
 
 
 def validate(check: Callable[..., Any], *values: Any) -> None:

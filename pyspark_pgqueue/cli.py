@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from django_pgqueue.wording import length_of
+from django_pgqueue.engine.wording import length_of
 from pyspark_pgqueue.errors import Interrupted, PipelineError, in_one_line
 from pyspark_pgqueue.options import moment_of
 from pyspark_pgqueue.planning import database_url

@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 
-from django_pgqueue.interrupts import interrupts_held
+from django_pgqueue.engine.interrupts import interrupts_held
 from pyspark_pgqueue import arrow, body_columns, executors, iceberg, planning, runs
 from pyspark_pgqueue import lake as files
 from pyspark_pgqueue.columns import ARCHIVE

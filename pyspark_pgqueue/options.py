@@ -58,8 +58,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from django_pgqueue.engine.wording import length_of
 from django_pgqueue.types import OnConflict, Until
-from django_pgqueue.wording import length_of
 from pyspark_pgqueue.columns import ARCHIVE, CONSUMED, COUNTS, LIVE, Column
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.offsets import EARLIEST, Offset, Snapshot

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyspark_pgqueue
-from django_pgqueue.interrupts import interrupts_held
+from django_pgqueue.engine.interrupts import interrupts_held
 from pyspark_pgqueue import java
 
 PER_SESSION = {

@@ -25,8 +25,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import NumericType, StructType
 
-from django_pgqueue import ddl
 from django_pgqueue.bare import BareRunner, open_queues
+from django_pgqueue.engine.names import MESSAGE, table_names
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.send.once import claim
 from pyspark_pgqueue import planning
@@ -107,11 +107,11 @@ class _Writer(Landing):
             until, on_conflict = self.options.until, self.options.on_conflict
             for queue in queues:
                 params = claim(queue.unique_window, "column", until, on_conflict, None, None)
-                connection.execute(SEND_ONCE.format_map(ddl.table_names(queue.id)), params)
+                connection.execute(SEND_ONCE.format_map(table_names(queue.id)), params)
         elif queues:
             # With one queue, copy into its own table, whose trigger need not look up the rows'
             # queues.
-            table = queues[0].message_table if len(queues) == 1 else ddl.MESSAGE
+            table = queues[0].message_table if len(queues) == 1 else MESSAGE
             self._copy(connection, table, tokens, rows)
 
     def _copy(

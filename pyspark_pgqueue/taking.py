@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from django_pgqueue import arguments, ddl
-from django_pgqueue.ddl.times import as_microseconds
+from django_pgqueue.engine import arguments
+from django_pgqueue.engine.names import own_table, table_names
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.read.grouped import follow
 from django_pgqueue.engine.read.reading import lease
 from django_pgqueue.engine.rows import Delivery
+from django_pgqueue.engine.times import as_microseconds
 from django_pgqueue.types import Receipt
 
 #: The most messages that one statement leases.
@@ -113,7 +114,7 @@ def newest(queue: OpenQueue) -> int:
 
 def has_any_up_to(queue: OpenQueue, pk: int) -> bool:
     """Whether a message up to this id could be read now."""
-    names = ddl.table_names(queue.id)
+    names = table_names(queue.id)
     [(found,)] = queue.runner.run(_ANY_UP_TO.format_map(names), {"pk": pk})
     return bool(found)
 
@@ -132,7 +133,7 @@ def archived(queue: OpenQueue, receipts: Sequence[Receipt]) -> set[Receipt]:
     """Return the receipts whose messages an earlier call archived, before its answer was lost."""
     if not receipts:
         return set()
-    archive = ddl.own_table("pgqueue_archive", queue.id)
+    archive = own_table("pgqueue_archive", queue.id)
     text = (
         f"SELECT r.id, r.read_ct, r.read_at "
         f"FROM unnest(%(ids)s::bigint[], %(read_cts)s::integer[], %(read_ats)s::bigint[]) "

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from django.db import connection
 
-from django_pgqueue import ddl
-from django_pgqueue.ddl.locks import milliseconds
+from django_pgqueue.database.locks import milliseconds
+from django_pgqueue.engine.names import own_table
 from django_pgqueue.models import Queue
 
 __all__ = ["hinder", "statement_timeout"]
@@ -26,7 +26,7 @@ def hinder(
         at_commit: run it at the end of the transaction, like a deferred constraint.
         cut_at: instead of running ``body``, cut the connection at this row.
     """
-    table = ddl.own_table("pgqueue_message", Queue.objects.get(name=name).pk)
+    table = own_table("pgqueue_message", Queue.objects.get(name=name).pk)
     if cut_at is not None:
         body = _CUT.format(row=cut_at)
     kind, when = ("CONSTRAINT", "DEFERRABLE INITIALLY DEFERRED") if at_commit else ("", "")

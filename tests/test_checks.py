@@ -19,9 +19,9 @@ from django.db.migrations.recorder import MigrationRecorder
 import tests.app
 from django_pgqueue import consumer
 from django_pgqueue.conf import settings as ours
+from django_pgqueue.engine.settings import DEFAULTS
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.retries import Constant, Exponential
-from django_pgqueue.settings import DEFAULTS
 from django_pgqueue.worker import listener
 from tests.acceptance.test_transactions import pgbouncer
 from tests.conftest import run_sql

@@ -80,18 +80,3 @@ def test_an_editor_shows_the_defaults_of_the_decorator(shown):
     [signature] = jedi.Script(call, project=jedi.Project(ROOT)).get_signatures()
 
     assert shown in [parameter.to_string() for parameter in signature.params]
-
-
-@pytest.mark.parametrize(
-    ("call", "first"),
-    [
-        ('from django_pgqueue import queue\nqueue("orders").send(', "body"),
-        ("from django_pgqueue.models import Message\nMessage.objects.send(", "queue"),
-    ],
-)
-def test_an_editor_shows_the_arguments_of_a_send(call, first):
-    [signature] = jedi.Script(call, project=jedi.Project(ROOT)).get_signatures()
-
-    names = [parameter.name for parameter in signature.params]
-    assert names[0] == first
-    assert names[-1] == "max_wait"

@@ -22,8 +22,10 @@ ALWAYS = dict.fromkeys(
     [
         "__init__.py",
         "bare.py",
-        "handlers.py",
-        "models/__init__.py",
+        "handlers/__init__.py",
+        "models.py",
+        "queues/__init__.py",
+        "tables/__init__.py",
         "prometheus/counters.py",
         "tracing/spans.py",
         "worker/__init__.py",
@@ -101,8 +103,10 @@ def test_linter_accepts_a_made_up_package_that_keeps_the_order(tmp_path):
         tmp_path,
         {
             "errors.py": "",
-            "models/queue.py": "from django_pgqueue import errors",
-            "admin/pages.py": "from django_pgqueue.models import queue",
+            "tables/queue.py": "from django_pgqueue import errors",
+            "queues/bound.py": "from django_pgqueue.tables import queue",
+            "models.py": "from django_pgqueue.queues import bound",
+            "admin/pages.py": "from django_pgqueue.models import bound",
             "pyspark_pgqueue/cli.py": "",
             "management/jobs.py": "from pyspark_pgqueue import cli",
         },
@@ -114,27 +118,31 @@ def test_linter_accepts_a_made_up_package_that_keeps_the_order(tmp_path):
 
 
 REFUSED = {
-    "outward": {"models/queue.py": "", "errors.py": "from django_pgqueue.models import queue"},
+    "outward": {"tables/queue.py": "", "errors.py": "from django_pgqueue.tables import queue"},
     "outward-for-types-only": {
         "admin/pages.py": "",
-        "models/queue.py": (
+        "tables/queue.py": (
             "from typing import TYPE_CHECKING\n"
             "if TYPE_CHECKING:\n"
             "    from django_pgqueue.admin import pages"
         ),
     },
     "cycle": {
-        "models/queue.py": "from django_pgqueue.models import message",
-        "models/message.py": "from django_pgqueue.models import queue",
+        "queues/bound.py": "from django_pgqueue.queues import message",
+        "queues/message.py": "from django_pgqueue.queues import bound",
+    },
+    "operations-in-a-table": {
+        "tables/queue.py": "from django_pgqueue.queues import bound",
+        "queues/bound.py": "",
     },
     "module-without-a-layer": {"surprise.py": ""},
     "model-in-the-engine": {
-        "models/queue.py": "",
-        "engine/open_queue.py": "from django_pgqueue.models import queue",
+        "tables/queue.py": "",
+        "engine/open_queue.py": "from django_pgqueue.tables import queue",
     },
     "django-behind-the-engine": {
-        "wake.py": "import django",
-        "engine/open_queue.py": "from django_pgqueue import wake",
+        "engine/wake.py": "import django",
+        "engine/open_queue.py": "from django_pgqueue.engine import wake",
     },
     "cycle-in-the-engine": {
         "engine/send/sending.py": "from django_pgqueue.engine.read import reading",
@@ -142,16 +150,16 @@ REFUSED = {
     },
     "django-in-spark": {"pyspark_pgqueue/source.py": "from django.db import models"},
     "models-in-spark": {
-        "models/queue.py": "import django",
-        "pyspark_pgqueue/source.py": "from django_pgqueue.models import queue",
+        "tables/queue.py": "import django",
+        "pyspark_pgqueue/source.py": "from django_pgqueue.tables import queue",
     },
     "spark-in-the-admin": {
         "pyspark_pgqueue/cli.py": "",
         "admin/pages.py": "from pyspark_pgqueue import cli",
     },
     "migration-on-models": {
-        "models/queue.py": "",
-        "migrations/one.py": "from django_pgqueue.models import queue",
+        "tables/queue.py": "",
+        "migrations/one.py": "from django_pgqueue.tables import queue",
     },
     "handlers-in-metrics": {"prometheus/counters.py": "from django_pgqueue import handlers"},
 }
@@ -173,8 +181,8 @@ def test_hidden_import_is_found_and_allowed_ones_are_not(tmp_path):
         {
             "__init__.py": "def __getattr__(name):\n    from . import models",
             "apps.py": "class App:\n    def ready(self):\n        from . import checks",
-            "models/queue.py": "def send():\n    from django_pgqueue import consumer",
+            "tables/queue.py": "def send():\n    from django_pgqueue import consumer",
         },
     )
 
-    assert list(hidden_imports(package)) == ["models/queue.py:2 send"]
+    assert list(hidden_imports(package)) == ["tables/queue.py:2 send"]

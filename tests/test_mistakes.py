@@ -7,6 +7,7 @@ from django.core.management import CommandError
 from django.db import ProgrammingError, transaction
 
 from django_pgqueue import consumer, queue
+from django_pgqueue.engine.sqlstates import UNDEFINED_TABLE, sqlstate
 from django_pgqueue.errors import (
     InvalidArgument,
     InvalidMessage,
@@ -19,7 +20,6 @@ from django_pgqueue.errors import (
 )
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.operations import AlterQueue, CreateQueue
-from django_pgqueue.sqlstates import UNDEFINED_TABLE, sqlstate
 from tests.management.calling import call
 
 pytestmark = pytest.mark.django_db

@@ -25,7 +25,7 @@ from django_pgqueue.models import (
     Queue,
     Schedule,
 )
-from django_pgqueue.models.bulk import Kind
+from django_pgqueue.queues.bulk import Kind
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
 

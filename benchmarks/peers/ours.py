@@ -7,7 +7,7 @@ from itertools import cycle, islice
 from typing import Any
 
 from benchmarks import consumers, peers
-from django_pgqueue.models import Message, Queue
+from django_pgqueue.models import BoundQueue, Message, Queue
 
 HOUR = 3600
 CHUNK = 50_000
@@ -39,12 +39,13 @@ class Queues:
     def send_grouped(self, queue: str, bodies: list[Any], groups: list[Any]) -> None:
         Message.objects.send_batch(queue, bodies, group=groups)
 
-    def cycle(self, queue: str, batch: int, operation: str = "read") -> int:
-        messages = getattr(Message.objects, operation)(queue, qty=batch)
+    def cycle(self, queue: str, batch: int) -> int:
+        messages = Message.objects.read(queue, qty=batch)
         return len(Message.objects.archive(queue, messages)) if messages else 0
 
     def cycle_grouped(self, queue: str, operation: str = "read_grouped_rr") -> int:
-        return self.cycle(queue, 100, operation)
+        messages = getattr(BoundQueue(queue), operation)(qty=100)
+        return len(Message.objects.archive(queue, messages)) if messages else 0
 
 
 class Worker(peers.Worker):

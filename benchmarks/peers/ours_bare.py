@@ -10,7 +10,7 @@ import psycopg
 from benchmarks import database
 from benchmarks.peers import ours
 from django_pgqueue.bare import open_queue
-from django_pgqueue.decoding import decode
+from django_pgqueue.engine.decoding import decode
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.read.reading import lease
 from django_pgqueue.engine.send.sending import send_batch

@@ -16,10 +16,10 @@ from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.base import PageAdmin, RecordAdmin, column
 from django_pgqueue.admin.bulk_actions import STATES, WORDS, drive, logged, may, progress
 from django_pgqueue.admin.page import Page
+from django_pgqueue.engine.wording import age
 from django_pgqueue.models import BulkAction, Queue
-from django_pgqueue.models.bulk import Kind
+from django_pgqueue.queues.bulk import Kind
 from django_pgqueue.templatetags.pgqueue_admin import counted, cut, number, when
-from django_pgqueue.wording import age
 
 __all__ = ["BulkActionAdmin"]
 

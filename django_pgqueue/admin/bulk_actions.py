@@ -31,14 +31,15 @@ from django.utils.timezone import now
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue import ddl, signals
+from django_pgqueue import signals
 from django_pgqueue.admin.access import queues_for
 from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.search import Extent, Targets
+from django_pgqueue.engine.times import server_time
 from django_pgqueue.errors import PgQueueError
 from django_pgqueue.maintenance.round import is_lost
 from django_pgqueue.models import BulkAction, Message, Queue
-from django_pgqueue.models.bulk import Kind
+from django_pgqueue.queues.bulk import Kind
 from django_pgqueue.templatetags.pgqueue_admin import counted, cut, moment, number
 
 __all__ = [
@@ -153,7 +154,7 @@ class Asked:
     @classmethod
     def now(cls, jobs: Sequence[Job]) -> Asked:
         with connections[Queue.objects.database()].cursor() as cursor:
-            at = ddl.server_time(cursor)
+            at = server_time(cursor)
         return cls(at, [job.targets.extents() for job in jobs], uuid4())
 
     @classmethod

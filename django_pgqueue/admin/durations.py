@@ -10,7 +10,7 @@ from django import forms
 from django.utils.dateparse import parse_duration
 from django.utils.translation import gettext as _
 
-from django_pgqueue.wording import length_of, length_text
+from django_pgqueue.engine.wording import length_of, length_text
 
 __all__ = ["SpanField", "span_of"]
 

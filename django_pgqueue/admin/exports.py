@@ -17,11 +17,11 @@ from django.utils.translation import gettext_lazy
 from django_pgqueue.admin import generic
 from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.base import PageAdmin, RecordAdmin, column
+from django_pgqueue.engine.wording import age
 from django_pgqueue.maintenance import lakes
 from django_pgqueue.maintenance.lakes import LakeHealth
 from django_pgqueue.models import ExportRun, Lake
 from django_pgqueue.templatetags.pgqueue_admin import EMPTY, counted, cut, lapse, number, when
-from django_pgqueue.wording import age
 
 __all__ = ["ExportRunAdmin", "LakeAdmin", "may_see", "problems"]
 

@@ -20,7 +20,7 @@ from django_pgqueue.admin.charts import spark_paths
 from django_pgqueue.admin.failures import WINDOWS, Failures, Group, Members
 from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.search import is_number
-from django_pgqueue.models.bulk import Kind
+from django_pgqueue.queues.bulk import Kind
 from django_pgqueue.templatetags.pgqueue_admin import cut
 
 __all__ = ["FailurePage", "FailuresPage", "shown_group"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from django.http import HttpResponse
 from django.utils.translation import gettext as _
 
-from django_pgqueue import ddl
 from django_pgqueue.admin.access import queues_for
 from django_pgqueue.admin.overview import LONG_TRANSACTION
 from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.queries import ask
+from django_pgqueue.engine.names import LIVE
 
 __all__ = ["HealthPage"]
 
@@ -39,7 +39,7 @@ class HealthPage(Page):
                 ],
                 "tables": [
                     (*table, table[2] > DEAD_ROWS and table[2] > DEAD_SHARE * table[1])
-                    for table in ask("health/tables", [list(ddl.LIVE)])
+                    for table in ask("health/tables", [list(LIVE)])
                 ],
                 "retention": kept.values_list("name", "retention", "purge_mark__purged_at"),
             },

@@ -9,7 +9,7 @@ from typing import Any
 from django import forms
 from django.utils.translation import gettext as _
 
-from django_pgqueue.encoding import encode
+from django_pgqueue.engine.encoding import encode
 
 __all__ = ["JSONText", "as_jsonb"]
 

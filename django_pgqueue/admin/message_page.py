@@ -23,7 +23,7 @@ from django_pgqueue.admin.send import SendPage
 from django_pgqueue.admin.timeline import HEADER, DeadLetter, Life, dead_letter
 from django_pgqueue.admin.why import why
 from django_pgqueue.models import ArchivedMessage, Attempt, Message
-from django_pgqueue.models.bulk import Kind
+from django_pgqueue.queues.bulk import Kind
 from django_pgqueue.templatetags.pgqueue_admin import cut, visible
 
 __all__ = ["MessagePage"]

@@ -20,14 +20,14 @@ from django_pgqueue.admin import exports, places
 from django_pgqueue.admin.failures import WINDOWS, Failures
 from django_pgqueue.admin.places import Place
 from django_pgqueue.admin.queue_actions import PAUSED
-from django_pgqueue.django_runner import runner
+from django_pgqueue.database.runner import runner
 from django_pgqueue.engine.metrics.measuring import metrics_of_all
+from django_pgqueue.engine.wording import age
 from django_pgqueue.history.recent import Recent, Times, recent, times
 from django_pgqueue.models import Process, Queue
-from django_pgqueue.models.process import ago
+from django_pgqueue.tables.process import ago
 from django_pgqueue.templatetags.pgqueue_admin import counted, cut, number, seconds_since
 from django_pgqueue.types import Metrics
-from django_pgqueue.wording import age
 from django_pgqueue.worker import Options
 
 __all__ = [

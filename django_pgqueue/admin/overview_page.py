@@ -23,7 +23,7 @@ from django_pgqueue.admin.queue_actions import PausePage
 from django_pgqueue.conf import settings
 from django_pgqueue.history.recent import Recent
 from django_pgqueue.models import Queue
-from django_pgqueue.models.bulk import Kind
+from django_pgqueue.queues.bulk import Kind
 from django_pgqueue.templatetags.pgqueue_admin import linked, number
 
 __all__ = ["FiguresPage", "OverviewJson", "OverviewPage", "drawn"]

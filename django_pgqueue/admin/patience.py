@@ -12,9 +12,9 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import SimpleTemplateResponse
 from django.utils.translation import gettext as _
 
-from django_pgqueue.ddl.locks import milliseconds, set_locally
+from django_pgqueue.database.locks import milliseconds, set_locally
+from django_pgqueue.engine.sqlstates import LOCK_NOT_AVAILABLE, QUERY_CANCELED, sqlstate
 from django_pgqueue.models import Queue
-from django_pgqueue.sqlstates import LOCK_NOT_AVAILABLE, QUERY_CANCELED, sqlstate
 
 __all__ = ["ACTION_SECONDS", "SECONDS", "limited", "patiently"]
 

@@ -20,7 +20,7 @@ from django_pgqueue.admin.health import HealthPage
 from django_pgqueue.admin.overview import DEAD_AFTER
 from django_pgqueue.admin.page import Page
 from django_pgqueue.models import Message, Process
-from django_pgqueue.models.process import GONE_KEPT, ago
+from django_pgqueue.tables.process import GONE_KEPT, ago
 from django_pgqueue.templatetags.pgqueue_admin import seconds_since
 
 __all__ = ["ConsumersPage", "ProcessAdmin", "QuietPage", "WakePage", "ids_held", "look_of"]

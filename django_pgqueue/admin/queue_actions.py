@@ -11,7 +11,7 @@ from django.utils.translation import gettext
 from django_pgqueue.admin.bulk_actions import DELETING, WORDS, Action, Job
 from django_pgqueue.admin.page import QueuePage
 from django_pgqueue.admin.search import Backlog
-from django_pgqueue.models.bulk import Kind
+from django_pgqueue.queues.bulk import Kind
 
 __all__ = ["PAUSED", "PausePage", "PurgePage", "RedrivePage", "ResumePage"]
 

@@ -28,7 +28,7 @@ from django_pgqueue.admin.why import REASONS
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.history.recent import LATELY, Counts, Recent, Times
 from django_pgqueue.models import GroupSetting, History, Message, Queue
-from django_pgqueue.models.bulk import Kind
+from django_pgqueue.queues.bulk import Kind
 
 __all__ = ["QueueOverviewPage"]
 

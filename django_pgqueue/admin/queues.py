@@ -13,7 +13,6 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue import arguments
 from django_pgqueue.admin import generic
 from django_pgqueue.admin.access import allowed, queues_for
 from django_pgqueue.admin.base import PageAdmin
@@ -25,6 +24,7 @@ from django_pgqueue.admin.patience import patiently
 from django_pgqueue.admin.queue_actions import PausePage, PurgePage, RedrivePage, ResumePage
 from django_pgqueue.admin.queue_page import QueueOverviewPage
 from django_pgqueue.admin.send import SendPage
+from django_pgqueue.engine import arguments
 from django_pgqueue.errors import QueueBusy, QueueNotFound
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.templatetags.pgqueue_admin import counted

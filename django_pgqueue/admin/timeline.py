@@ -16,10 +16,10 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from django_pgqueue.admin.places import Place, Standing, Surroundings
 from django_pgqueue.admin.why import process_name
+from django_pgqueue.engine.wording import age
 from django_pgqueue.models import ArchivedMessage, Attempt, Message
 from django_pgqueue.templatetags.pgqueue_admin import cut, lapse, number, seconds_since, visible
 from django_pgqueue.types import State
-from django_pgqueue.wording import age
 
 __all__ = ["HEADER", "DeadLetter", "Life", "dead_letter"]
 

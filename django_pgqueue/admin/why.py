@@ -11,10 +11,10 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin import places
 from django_pgqueue.admin.places import MOST_COUNTED, Place, Standing, Surroundings
+from django_pgqueue.engine.wording import age
 from django_pgqueue.models import Message
-from django_pgqueue.models.bound import bound_to
+from django_pgqueue.queues.bound import bound_to
 from django_pgqueue.templatetags.pgqueue_admin import cut, number, seconds_since, visible, when
-from django_pgqueue.wording import age
 
 __all__ = ["REASONS", "process_name", "why"]
 

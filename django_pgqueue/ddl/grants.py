@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from django_pgqueue.ddl import planting
-from django_pgqueue.ddl.names import PARENTS
+from django_pgqueue.engine.names import PARENTS
 
 __all__ = ["INHERITED", "KINDS", "copy", "extend", "inherit", "role_exists", "statements"]
 

@@ -15,8 +15,8 @@ from typing import Any
 from django.db.migrations.recorder import MigrationRecorder
 
 from django_pgqueue.ddl import run_sql
-from django_pgqueue.ddl.names import MESSAGE, PARENTS, own_table
 from django_pgqueue.ddl.triggers import SEND_TRIGGER, send_trigger
+from django_pgqueue.engine.names import MESSAGE, PARENTS, own_table
 
 __all__ = ["Damage", "damage", "kind_of_table"]
 

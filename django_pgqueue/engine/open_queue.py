@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from django_pgqueue import ddl
+from django_pgqueue.engine.names import own_table
 from django_pgqueue.engine.runner import Rows, Runner
 from django_pgqueue.engine.statements import render, unflushed
 from django_pgqueue.errors import TransactionRefused
@@ -56,7 +56,7 @@ class OpenQueue:
     @property
     def message_table(self) -> str:
         """This queue's own partition of the table of messages."""
-        return ddl.own_table("pgqueue_message", self.id)
+        return own_table("pgqueue_message", self.id)
 
     def text(self, statement: str, /, **names: object) -> str:
         """Return the text of a statement, such as ``"read/read"``.

@@ -21,7 +21,7 @@ PLAN_SECONDS = 10
 class Runner(Protocol):
     """This thread's connection to a queue's database: Django's, or a plain psycopg connection."""
 
-    #: An object with the settings of :mod:`django_pgqueue.settings` as attributes.
+    #: An object with the settings of :mod:`django_pgqueue.engine.settings` as attributes.
     settings: Any
 
     @property

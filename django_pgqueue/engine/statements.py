@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from importlib.resources import files
 
-from django_pgqueue import ddl
+from django_pgqueue.engine.names import table_names
 
 __all__ = ["Part", "compose", "load", "render", "unflushed"]
 
@@ -86,7 +86,7 @@ def render(name: str, queue_id: int, names: tuple[tuple[str, object], ...] = ())
     >>> "INSERT INTO pgqueue_message_q7" in render("send/send", 7)
     True
     """
-    tables: Mapping[str, object] = ddl.table_names(queue_id)
+    tables: Mapping[str, object] = table_names(queue_id)
     return compose(name, {**_DEFAULTS, "of": queue_id, **tables, **dict(names)})
 
 

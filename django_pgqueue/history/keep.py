@@ -13,10 +13,10 @@ from typing import Any
 from django.db import connections, transaction
 
 from django_pgqueue.conf import settings
-from django_pgqueue.ddl import server_time
-from django_pgqueue.django_runner import runner
+from django_pgqueue.database.runner import runner
 from django_pgqueue.engine.metrics import measuring
 from django_pgqueue.engine.statements import load
+from django_pgqueue.engine.times import server_time
 
 #: The rows of a minute are folded at this age. Consumers write to them for up to two minutes.
 SETTLED = dt.timedelta(minutes=3)

@@ -12,7 +12,7 @@ from django.db import Error, connections, transaction
 
 from django_pgqueue import signals
 from django_pgqueue.conf import settings
-from django_pgqueue.ddl.locks import milliseconds
+from django_pgqueue.database.locks import milliseconds
 from django_pgqueue.engine.statements import load
 
 #: Timeouts of the write in seconds: for each lock, and for the whole statement.

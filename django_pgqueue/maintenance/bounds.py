@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from django_pgqueue.ddl.names import MESSAGE, PARENTS, own_table
+from django_pgqueue.engine.names import MESSAGE, PARENTS, own_table
 
 _PREFIX = "pgqueue_bound_"
 SECONDS = "%Y%m%d%H%M%S"

@@ -23,12 +23,18 @@ from typing import Any, TypeVar
 
 from django.db import DatabaseError, connections, transaction
 
-from django_pgqueue import arguments
 from django_pgqueue.conf import settings
+from django_pgqueue.database.locks import KEPT, briefly, keep_vacuum_off, milliseconds, set_locally
 from django_pgqueue.ddl import grants
-from django_pgqueue.ddl.locks import KEPT, briefly, keep_vacuum_off, milliseconds, set_locally
-from django_pgqueue.ddl.names import PARENTS, own_table, own_tables
-from django_pgqueue.ddl.times import server_time
+from django_pgqueue.engine import arguments
+from django_pgqueue.engine.names import PARENTS, own_table, own_tables
+from django_pgqueue.engine.sqlstates import (
+    CHECK_VIOLATION,
+    QUERY_CANCELED,
+    UNDEFINED_TABLE,
+    sqlstate,
+)
+from django_pgqueue.engine.times import server_time
 from django_pgqueue.errors import InvalidArgument, QueueConverting
 from django_pgqueue.maintenance import bounds
 from django_pgqueue.maintenance.partitions import (
@@ -43,7 +49,6 @@ from django_pgqueue.maintenance.partitions import (
     time_ranges,
 )
 from django_pgqueue.maintenance.stored_queue import StoredQueue
-from django_pgqueue.sqlstates import CHECK_VIOLATION, QUERY_CANCELED, UNDEFINED_TABLE, sqlstate
 
 R = TypeVar("R")
 #: Takes the number of rows checked, and an estimate of all rows.

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.db import DatabaseError
 
+from django_pgqueue.engine.sqlstates import CHECK_VIOLATION, sqlstate
 from django_pgqueue.errors import QueueBusy
 from django_pgqueue.maintenance.partitions import (
     Partition,
@@ -18,7 +19,6 @@ from django_pgqueue.maintenance.partitions import (
     missing_ranges,
 )
 from django_pgqueue.maintenance.work import Work
-from django_pgqueue.sqlstates import CHECK_VIOLATION, sqlstate
 
 #: If the default partition has messages, the next partition begins this long after now.
 MARGIN = dt.timedelta(seconds=2)

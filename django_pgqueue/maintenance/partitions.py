@@ -12,9 +12,9 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import Any
 
-from django_pgqueue.ddl.names import MESSAGE, own_table, own_tables
-from django_pgqueue.ddl.times import EPOCH, as_microseconds, moment
 from django_pgqueue.ddl.triggers import send_trigger
+from django_pgqueue.engine.names import MESSAGE, own_table, own_tables
+from django_pgqueue.engine.times import EPOCH, as_microseconds, moment
 
 #: The first moment of a partition, and the first moment after it.
 Range = tuple[dt.datetime, dt.datetime]

@@ -12,12 +12,12 @@ from django.db import DatabaseError, connections, transaction
 from django.utils.timezone import is_naive, make_aware
 
 from django_pgqueue import signals
-from django_pgqueue.ddl.locks import milliseconds, settings_for
+from django_pgqueue.database.locks import milliseconds, settings_for
+from django_pgqueue.engine.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
 from django_pgqueue.errors import QueueBusy
 from django_pgqueue.maintenance import lakes, partitions
 from django_pgqueue.maintenance.partitions import Partition
 from django_pgqueue.maintenance.work import Work
-from django_pgqueue.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
 
 #: One transaction deletes at most this many outcomes, from at most this many pages.
 BATCH = 2000

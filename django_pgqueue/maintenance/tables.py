@@ -6,8 +6,8 @@ import datetime as dt
 from typing import Any
 
 from django_pgqueue.ddl import grants
-from django_pgqueue.ddl.names import ARCHIVE, LIVE, PARENTS, own_table, wake_sequence
-from django_pgqueue.ddl.times import server_time
+from django_pgqueue.engine.names import ARCHIVE, LIVE, PARENTS, own_table, wake_sequence
+from django_pgqueue.engine.times import server_time
 from django_pgqueue.maintenance import bounds
 from django_pgqueue.maintenance.partitions import (
     create_partition,

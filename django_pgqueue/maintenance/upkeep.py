@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from django_pgqueue import ddl
 from django_pgqueue.conf import settings
+from django_pgqueue.engine.names import MESSAGE, own_table
 from django_pgqueue.maintenance.work import Work
 
 #: One transaction checks at most this many keys, or deletes at most this many slots.
@@ -55,7 +55,7 @@ def prune_attempts(work: Work) -> None:
     while work.fetch("limit_attempts", limit):
         pass
     queue = work.queue
-    dead_message = ddl.own_table(ddl.MESSAGE, queue.dead_letter_queue_id or queue.pk)
+    dead_message = own_table(MESSAGE, queue.dead_letter_queue_id or queue.pk)
     page: dict[str, Any] = {"before": work.before, "batch": PRUNED, "at": "-infinity", "id": 0}
     while True:
         found = work.fetch("look_attempts", page, dead_message=dead_message)

@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 from django.db import DatabaseError, connections, transaction
 
-from django_pgqueue import ddl
-from django_pgqueue.ddl.locks import briefly, milliseconds, settings_for
+from django_pgqueue.database.locks import briefly, milliseconds, settings_for
+from django_pgqueue.engine.sqlstates import QUERY_CANCELED, sqlstate
 from django_pgqueue.engine.statements import load
+from django_pgqueue.engine.times import server_time
 from django_pgqueue.errors import QueueBusy
 from django_pgqueue.maintenance.partitions import Partition, fetch_value, find_partitions
 from django_pgqueue.maintenance.stored_queue import StoredQueue
-from django_pgqueue.sqlstates import QUERY_CANCELED, sqlstate
 
 R = TypeVar("R")
 
@@ -49,7 +49,7 @@ class Work:
 
     def now(self) -> dt.datetime:
         with connections[self.queue.alias].cursor() as cursor:
-            return ddl.server_time(cursor)
+            return server_time(cursor)
 
     def value(self, sql: str, params: Any = None) -> Any:
         """Run a query, and return the first value of its first row, or None without rows."""

@@ -15,11 +15,11 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import Error, OperationalError, connections
 
+from django_pgqueue.engine.sqlstates import UNDEFINED_TABLE, sqlstate
+from django_pgqueue.engine.wording import amount, length_of
 from django_pgqueue.errors import PgQueueError, TablesMissing
 from django_pgqueue.management.progress_bar import ProgressBar
 from django_pgqueue.models import Queue
-from django_pgqueue.sqlstates import UNDEFINED_TABLE, sqlstate
-from django_pgqueue.wording import amount, length_of
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 

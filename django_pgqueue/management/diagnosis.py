@@ -12,15 +12,17 @@ from django.db.models import Q
 from django.template.defaultfilters import filesizeformat
 
 from django_pgqueue.conf import settings
-from django_pgqueue.ddl import LIVE, inspection, moment, planting, server_time
-from django_pgqueue.ddl.locks import milliseconds, settings_for
+from django_pgqueue.database.locks import milliseconds, settings_for
+from django_pgqueue.ddl import inspection, planting
+from django_pgqueue.engine.names import LIVE
 from django_pgqueue.engine.statements import compose
+from django_pgqueue.engine.times import moment, server_time
+from django_pgqueue.engine.wording import age
 from django_pgqueue.errors import TablesMissing
 from django_pgqueue.maintenance import lakes
 from django_pgqueue.maintenance.round import is_lost
 from django_pgqueue.management.base import counted
 from django_pgqueue.models import Message, Process, Queue, Schedule
-from django_pgqueue.wording import age
 
 
 @dataclass(frozen=True)

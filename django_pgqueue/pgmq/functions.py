@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from django_pgqueue.arguments import LONGEST, SHORTEST
 from django_pgqueue.ddl import grants
+from django_pgqueue.engine.arguments import LONGEST, SHORTEST
 from django_pgqueue.engine.statements import load
 from django_pgqueue.maintenance import tables
 from django_pgqueue.pgmq.statements import FUNCTIONS, PINNED, SOME_ID, create

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from django_pgqueue import signals
-from django_pgqueue.pages import pages
+from django_pgqueue.observability.pages import pages
 
 __all__ = ["connect", "page", "registry"]
 

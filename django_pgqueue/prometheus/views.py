@@ -13,8 +13,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from django_pgqueue.ddl import moment, server_time
-from django_pgqueue.ddl.locks import milliseconds, settings_for
+from django_pgqueue.database.locks import milliseconds, settings_for
+from django_pgqueue.engine.times import moment, server_time
 from django_pgqueue.maintenance.lakes import health
 from django_pgqueue.models import Message, Queue, Schedule
 

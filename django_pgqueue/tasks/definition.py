@@ -20,7 +20,7 @@ from typing import (
     overload,
 )
 
-from django_pgqueue import arguments
+from django_pgqueue.engine import arguments
 from django_pgqueue.engine.send.once import claim
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.retries import RetryStrategy

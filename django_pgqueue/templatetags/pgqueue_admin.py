@@ -16,7 +16,7 @@ from django.utils.timezone import now as aware_now
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from django_pgqueue.wording import age, length_text
+from django_pgqueue.engine.wording import age, length_text
 
 __all__ = [
     *("EMPTY", "LONGEST", "age", "ago", "ahead", "counted", "cut", "decimal", "lapse", "linked"),

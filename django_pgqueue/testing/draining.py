@@ -16,7 +16,7 @@ from django_pgqueue import signals
 from django_pgqueue.acks import Discard, Reject, Retry
 from django_pgqueue.handlers import Handler, autodiscover, handler_of, handlers
 from django_pgqueue.models import LiveMessage, Message, Queue
-from django_pgqueue.models.bound import bound_to
+from django_pgqueue.queues.bound import bound_to
 from django_pgqueue.types import State
 from django_pgqueue.worker.announcer import send_here
 from django_pgqueue.worker.connections import limited

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db import connections, models, transaction
 
-from django_pgqueue import arguments
+from django_pgqueue.engine import arguments
 from django_pgqueue.models import Queue, Schedule
 
 _MOMENTS = (

@@ -17,7 +17,7 @@ from django_pgqueue import signals
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Message, Queue
-from django_pgqueue.models.bound import bound_to
+from django_pgqueue.queues.bound import bound_to
 from django_pgqueue.worker.announcer import Announcer, send, use
 from django_pgqueue.worker.connections import Limit, limited, return_pooled, small_pools
 from django_pgqueue.worker.execution import Execution

@@ -10,7 +10,7 @@ from django.db import models
 
 from django_pgqueue import signals
 from django_pgqueue.acks import Ack, Discard, Failure, Nack, Outcome, Reject
-from django_pgqueue.ddl.times import as_microseconds
+from django_pgqueue.engine.times import as_microseconds
 from django_pgqueue.models import ArchivedMessage, Message
 from django_pgqueue.types import Receipt, State
 from django_pgqueue.worker.announcer import send

@@ -27,10 +27,10 @@ from django_pgqueue.acks import (
     decide,
     describe,
 )
+from django_pgqueue.engine.sqlstates import DEADLOCK, SERIALIZATION_FAILURE, sqlstate
 from django_pgqueue.errors import HandlerTimeout, InvalidArgument, LeaseLost
 from django_pgqueue.models import Message
-from django_pgqueue.models.bound import bound_to
-from django_pgqueue.sqlstates import DEADLOCK, SERIALIZATION_FAILURE, sqlstate
+from django_pgqueue.queues.bound import bound_to
 from django_pgqueue.worker.announcer import send, send_here
 from django_pgqueue.worker.connections import Limit, left_open, limited
 from django_pgqueue.worker.context import Context

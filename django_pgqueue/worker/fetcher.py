@@ -13,7 +13,7 @@ from django_pgqueue import signals
 from django_pgqueue.acks import AckPolicy
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.models import Message
-from django_pgqueue.models.bound import bound_to
+from django_pgqueue.queues.bound import bound_to
 from django_pgqueue.worker.announcer import send
 from django_pgqueue.worker.loop import NOW, Loop, after_failures, for_each, longer
 from django_pgqueue.worker.quarantine import is_suspect

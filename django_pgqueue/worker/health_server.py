@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from django_pgqueue.errors import InvalidArgument
-from django_pgqueue.pages import pages
+from django_pgqueue.observability.pages import pages
 
 #: Seconds that a read from a client, or a write to it, may take.
 _TIMEOUT = 5.0
@@ -59,7 +59,7 @@ class HealthServer(threading.Thread):
     ``/healthz``: the loops are running, or the process is stopping. ``/readyz``: the loops are
     running, they reach the database, receivers of signals return, and the process takes new
     messages. Other paths:
-    :mod:`django_pgqueue.pages`.
+    :mod:`django_pgqueue.observability.pages`.
 
     Raises InvalidArgument when the port cannot be opened.
     """

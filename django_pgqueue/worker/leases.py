@@ -10,9 +10,9 @@ from django.db import OperationalError, connections, transaction
 
 from django_pgqueue import signals
 from django_pgqueue.acks import AckPolicy
-from django_pgqueue.ddl.locks import milliseconds, set_locally
+from django_pgqueue.database.locks import milliseconds, set_locally
+from django_pgqueue.engine.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
 from django_pgqueue.models import Message
-from django_pgqueue.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
 from django_pgqueue.types import Receipt
 from django_pgqueue.worker.announcer import send
 from django_pgqueue.worker.connections import cut

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 
 from django_pgqueue import signals
-from django_pgqueue.wake import CHANNEL
+from django_pgqueue.engine.wake import CHANNEL
 from django_pgqueue.worker.announcer import send
 from django_pgqueue.worker.connections import limited, parameters
 from django_pgqueue.worker.fetcher import Fetcher

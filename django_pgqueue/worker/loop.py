@@ -12,7 +12,7 @@ from typing import TypeVar
 from django.db import Error, connections
 
 from django_pgqueue import signals
-from django_pgqueue.wake import THROTTLE
+from django_pgqueue.engine.wake import THROTTLE
 from django_pgqueue.worker.announcer import Announcer, send, use
 from django_pgqueue.worker.connections import limited, return_pooled, uses_pools
 

@@ -16,7 +16,7 @@ from django_pgqueue.acks import Nack
 from django_pgqueue.engine.settle.outcomes import note
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models import Message
-from django_pgqueue.models.bound import bound_to
+from django_pgqueue.queues.bound import bound_to
 from django_pgqueue.types import Receipt, Settled
 from django_pgqueue.worker.announcer import send
 from django_pgqueue.worker.connections import is_open

@@ -19,8 +19,8 @@ from django_pgqueue.engine.rows import Deliveries
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import GroupSetting, Message, Queue
-from django_pgqueue.models.bound import bound_to
-from django_pgqueue.models.queue import reopened
+from django_pgqueue.queues.bound import bound_to
+from django_pgqueue.tables.queue import reopened
 from django_pgqueue.types import Receipt
 from django_pgqueue.worker.announcer import send
 from django_pgqueue.worker.buffer import AsyncBuffer, Buffer, FetchPlan

@@ -10,7 +10,7 @@ import sys
 import time
 from types import FrameType
 
-from django_pgqueue.interrupts import handle
+from django_pgqueue.engine.interrupts import handle
 
 logger = logging.getLogger("django_pgqueue.consumer")
 

@@ -16,7 +16,7 @@ from django.db import close_old_connections, connections
 from django_pgqueue.acks import AckPolicy, Outcome
 from django_pgqueue.engine.groups.heads import give_heads
 from django_pgqueue.models import Message
-from django_pgqueue.models.bound import bound_to
+from django_pgqueue.queues.bound import bound_to
 from django_pgqueue.worker.announcer import Announcer, use
 from django_pgqueue.worker.buffer import AsyncBuffer
 from django_pgqueue.worker.connections import (

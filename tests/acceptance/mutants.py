@@ -1018,7 +1018,7 @@ MUTANTS = (
         (f"{PROMISES}/test_scheduled.py",),
         (
             Change(
-                "django_pgqueue/models/schedule.py",
+                "django_pgqueue/schedules/table.py",
                 '                    .select_for_update(skip_locked=True, of=("self",))\n'
                 "                    .first()",
                 "                    .first()",

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from environ import Env
 
-from django_pgqueue.ddl import LIVE
+from django_pgqueue.engine.names import LIVE
 from example_project.embedded_postgres.server import EmbeddedServer
 from tests.actors import Actor, begin, call, execute, manage, work_off
 from tests.conftest import VERSIONS

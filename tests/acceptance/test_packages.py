@@ -234,7 +234,7 @@ def test_the_wheel_has_the_package_and_nothing_else(packages):
         "django_pgqueue",
         "pyspark_pgqueue",
     }
-    for name in ("py.typed", "models/bound.py", "engine/read/read.sql", "__init__.pyi"):
+    for name in ("py.typed", "queues/bound.py", "engine/read/read.sql", "__init__.pyi"):
         assert f"django_pgqueue/{name}" in names
     assert not [name for name in names if name.endswith((".pyc", ".orig")) or "/tests/" in name]
 

@@ -11,7 +11,7 @@ from django.utils.timezone import now
 from django_pgqueue import queue
 from django_pgqueue.acks import Failure
 from django_pgqueue.models import BulkAction, History, Message, Process, Queue, Rollup, Schedule
-from django_pgqueue.models.bulk import Kind
+from django_pgqueue.queues.bulk import Kind
 
 TRACEBACK = """CardDeclined: the bank said no to card <4242> of customer 1{number:05}
 Traceback (most recent call last):

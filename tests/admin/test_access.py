@@ -28,7 +28,7 @@ from django_pgqueue.models import (
     Rollup,
     Schedule,
 )
-from django_pgqueue.models.bulk import Kind
+from django_pgqueue.queues.bulk import Kind
 from tests.admin.conftest import act, confirm, overview, page
 
 NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.timezone.utc)

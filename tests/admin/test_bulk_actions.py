@@ -19,7 +19,8 @@ from django.test import Client
 from django.urls import reverse
 
 from django_pgqueue import queue
-from django_pgqueue.models import ArchivedMessage, BoundQueue, BulkAction, Message, Queue, bulk
+from django_pgqueue.models import ArchivedMessage, BoundQueue, BulkAction, Message, Queue
+from django_pgqueue.queues import bulk
 from tests.actors import Actor, drive
 from tests.admin.conftest import answer, confirm, page
 from tests.hindrances import hinder

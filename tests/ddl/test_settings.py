@@ -9,7 +9,8 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, connection, models, transaction
 
-from django_pgqueue import arguments, queue
+from django_pgqueue import queue
+from django_pgqueue.engine import arguments
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.models import (
     Binding,

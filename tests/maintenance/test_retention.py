@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from django_pgqueue import arguments, queue, signals
+from django_pgqueue import queue, signals
+from django_pgqueue.engine import arguments
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.maintenance import lakes, make_partitions, retention, upkeep
 from django_pgqueue.maintenance import partitions as ddl

@@ -7,12 +7,13 @@ import datetime as dt
 import pytest
 from django.db import DatabaseError, IntegrityError
 
-from django_pgqueue import ddl, queue
+from django_pgqueue import queue
 from django_pgqueue.ddl.grants import KINDS
+from django_pgqueue.engine.names import MESSAGE
+from django_pgqueue.engine.sqlstates import sqlstate
 from django_pgqueue.errors import UntrustedSource
 from django_pgqueue.models import Attempt, BulkAction, GroupSetting, Message, Queue, Schedule
-from django_pgqueue.models.bulk import Kind
-from django_pgqueue.sqlstates import sqlstate
+from django_pgqueue.queues.bulk import Kind
 from tests.conftest import rolled_back, run_sql
 from tests.management.calling import call
 from tests.management.roles import acting, refused
@@ -91,7 +92,7 @@ def statements(table: str, name: str) -> dict[str, str]:
     columns = [column for (column,) in found]
     if rows.split()[0] not in columns:
         rows = "true"  # a table whose rows have no queue
-    is_message = table.startswith(ddl.MESSAGE)
+    is_message = table.startswith(MESSAGE)
     listed = ", ".join(f'"{column}"' for column in (SENT if is_message else columns))
     [(row,)] = run_sql(f"SELECT (SELECT to_jsonb(t)::text FROM {table} t WHERE {rows} LIMIT 1)")
     literal = (row or "{}").replace("'", "''")

@@ -14,7 +14,7 @@ from django_pgqueue import queue
 from django_pgqueue.management import diagnosis
 from django_pgqueue.management.diagnosis import Finding, Limits, examine
 from django_pgqueue.models import ExportRun, Lake, Process, Queue, Schedule
-from django_pgqueue.models.process import ago
+from django_pgqueue.tables.process import ago
 from tests.actors import begin, execute, rollback
 from tests.working.running import Command
 

@@ -15,7 +15,7 @@ from django.db import OperationalError, connections
 
 from django_pgqueue.management.progress_bar import ProgressBar
 from django_pgqueue.models import Message, Queue
-from django_pgqueue.models.manager import MessageManager
+from django_pgqueue.queues.manager import MessageManager
 from tests.management.calling import call, call_json, type_in
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from django_pgqueue import signals
-from django_pgqueue.pages import pages
+from django_pgqueue.observability.pages import pages
 from django_pgqueue.prometheus import apps
 from tests.worker.conftest import consume, held
 

@@ -20,9 +20,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from django_pgqueue import signals
 from django_pgqueue.acks import Discard
 from django_pgqueue.models import ArchivedMessage, ExportRun, Lake, Message, Queue, Schedule
-from django_pgqueue.models.process import ago
 from django_pgqueue.prometheus import apps, counters, views
 from django_pgqueue.retries import Constant
+from django_pgqueue.tables.process import ago
 from tests.conftest import run_sql
 from tests.waiting import until
 

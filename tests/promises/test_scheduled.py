@@ -44,7 +44,7 @@ def test_eight_sessions_send_each_tick_once(committed_orders, missed):
         connection.close()
 
     with (
-        mock.patch("django_pgqueue.models.schedule._now", side_effect=lambda _: now["at"]),
+        mock.patch("django_pgqueue.queues.schedule._now", side_effect=lambda _: now["at"]),
         ThreadPoolExecutor(8) as pool,
     ):
         list(pool.map(race, range(8)))

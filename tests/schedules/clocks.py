@@ -12,7 +12,7 @@ UTC = dt.timezone.utc
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=UTC)
 DAY = dt.timedelta(days=1)
 
-_NOW = "django_pgqueue.models.schedule._now"
+_NOW = "django_pgqueue.queues.schedule._now"
 
 
 def send_due(now: dt.datetime) -> int:

@@ -13,7 +13,7 @@ def tick_until(end: dt.datetime, step: dt.timedelta, sessions: int) -> int:
 
     Each thread sends what is due by the shared clock and advances the clock, until the end.
     """
-    clock = mock.patch("django_pgqueue.models.schedule._now", side_effect=lambda _: _shared_clock())
+    clock = mock.patch("django_pgqueue.queues.schedule._now", side_effect=lambda _: _shared_clock())
     with clock, ThreadPoolExecutor(sessions) as pool:
         return sum(pool.map(lambda _: _race(end, step), range(sessions)))
 

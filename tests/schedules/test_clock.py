@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from django_pgqueue import cron, schedules
+from django_pgqueue import schedules
+from django_pgqueue.engine import cron
 from django_pgqueue.models import Message, Queue, Schedule
 from tests.schedules.clocks import DAY, NOON, UTC, found, mend
 from tests.schedules.clocks import send_due as due

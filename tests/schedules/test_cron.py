@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from cronsim import CronSim
 
-from django_pgqueue import cron
+from django_pgqueue.engine import cron
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.models import Schedule
 

@@ -46,14 +46,16 @@ class Running:
 @pytest.fixture(autouse=True)
 def code(own_handlers: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedules, "_GRACE", 0)
-    monkeypatch.setattr("django_pgqueue.handlers.register", _register_again)
+    monkeypatch.setattr("django_pgqueue.handlers.declared.register", _register_again)
 
 
 def _register_again(handler: Any) -> None:
     """Restore a handler: each process has its own registry."""
     from django_pgqueue import handlers
 
-    handlers._handlers[handler.function.__qualname__ + str(id(handler.function)), None] = handler
+    handlers.declared._handlers[handler.function.__qualname__ + str(id(handler.function)), None] = (
+        handler
+    )
 
 
 def running() -> list[str]:

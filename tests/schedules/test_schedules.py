@@ -9,7 +9,8 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.db import OperationalError, transaction
 
-from django_pgqueue import consumer, cron, handlers, queue, schedule, schedules, signals
+from django_pgqueue import consumer, handlers, queue, schedule, schedules, signals
+from django_pgqueue.engine import cron
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.models import LiveMessage, Message, Queue, Schedule
 from tests.actors import begin, commit, execute
@@ -87,7 +88,7 @@ def test_missed_ticks_are_one_message_or_a_message_each(orders, missed, count):
 
 
 def test_very_many_missed_ticks_go_in_parts(orders, monkeypatch):
-    monkeypatch.setattr("django_pgqueue.models.schedule._TICKS", 3)
+    monkeypatch.setattr("django_pgqueue.queues.schedule._TICKS", 3)
     made(missed="all", interval=DAY)
     now = NOON + 6.5 * DAY
 

@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from django_pgqueue.models import ArchivedMessage, Message
+from django_pgqueue.models import ArchivedMessage, Message, queue
 from pyspark_pgqueue.consume import Batch, QueueStream
 from pyspark_pgqueue.errors import DataLost, InvalidOption, Refused, ServerChanged
 from pyspark_pgqueue.options import Options
@@ -201,7 +201,7 @@ def test_group_that_others_read_from_comes_again_and_the_other_groups_do_not(
     end = first.latestOffset(start, ReadMaxRows(1000))
     first.stop()
     lapse()
-    [other] = Message.objects.read_grouped("orders", qty=1)  # which sets all followers back
+    [other] = queue("orders").read_grouped(qty=1)  # which sets all followers back
 
     again = stream()
     partitions = again.partitions(start, end)
@@ -211,7 +211,7 @@ def test_group_that_others_read_from_comes_again_and_the_other_groups_do_not(
 
     assert ArchivedMessage.objects.count() == 150
     Message.objects.archive("orders", other)
-    left = Message.objects.read_grouped("orders", qty=200)
+    left = queue("orders").read_grouped(qty=200)
     assert {message.group for message in left} == {other.group}
     assert len(left) == 49
 

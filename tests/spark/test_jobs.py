@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_pgqueue.interrupts import interrupts_held
+from django_pgqueue.engine.interrupts import interrupts_held
 from django_pgqueue.models import ArchivedMessage, ExportRun, Message, Rollup
 from pyspark_pgqueue import executors
 from pyspark_pgqueue import lake as files

@@ -38,7 +38,7 @@ def test_nothing_between_send_and_settle_asks_a_wall_clock():
     paths = [
         *(PACKAGE / "worker").glob("*.py"),
         *(PACKAGE / "models").rglob("*.py"),
-        *(PACKAGE / name for name in ("acks.py", "retries.py", "handlers.py", "wake.py")),
+        *(PACKAGE / name for name in ("acks.py", "retries.py", "handlers.py", "engine/wake.py")),
     ]
 
     found = {path.name: list(wall_clocks(path.read_text())) for path in paths}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from django_pgqueue import arguments
+from django_pgqueue.engine import arguments
 from django_pgqueue.engine.open_queue import OpenQueue
 
 __all__ = ["give_heads", "promote", "recheck", "set_back"]

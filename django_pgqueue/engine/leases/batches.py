@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from django_pgqueue import arguments
+from django_pgqueue.engine import arguments
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.rows import Delivery
 from django_pgqueue.types import Batch, Receipt

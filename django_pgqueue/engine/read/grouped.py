@@ -10,7 +10,7 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import Any
 
-from django_pgqueue import arguments
+from django_pgqueue.engine import arguments
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.read.reading import lease, take_in_time, terms
 from django_pgqueue.engine.rows import Deliveries, Delivery, deliveries

@@ -14,8 +14,8 @@ from django_pgqueue.engine.read import grouped
 from django_pgqueue.engine.read.reading import lease, next_due
 from django_pgqueue.engine.rows import Deliveries
 from django_pgqueue.engine.runner import Runner
+from django_pgqueue.engine.wake import CHANNEL, THROTTLE
 from django_pgqueue.errors import InvalidArgument
-from django_pgqueue.wake import CHANNEL, THROTTLE
 
 __all__ = ["read_grouped_rr_with_poll", "read_grouped_with_poll", "read_with_poll"]
 

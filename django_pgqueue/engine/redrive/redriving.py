@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from django_pgqueue import arguments
+from django_pgqueue.engine import arguments
 from django_pgqueue.engine.leases.batches import open_ended
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.errors import InvalidArgument, PgQueueError, QueueNotFound, UntrustedSource

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any, get_args
 
-from django_pgqueue import arguments
+from django_pgqueue.engine import arguments
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.types import OnConflict
 

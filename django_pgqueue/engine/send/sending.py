@@ -8,7 +8,7 @@ from functools import partial
 from itertools import compress, islice
 from typing import Any
 
-from django_pgqueue import arguments
+from django_pgqueue.engine import arguments
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.send.once import claim
 from django_pgqueue.engine.statements import Part, render

@@ -10,9 +10,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from django_pgqueue import arguments, ddl
 from django_pgqueue.acks import Ack, Discard, Failure, Nack, Outcome, Reject
+from django_pgqueue.engine import arguments
 from django_pgqueue.engine.groups.heads import recheck
+from django_pgqueue.engine.names import own_table
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.settle.settling import by_receipts
 from django_pgqueue.errors import InvalidArgument
@@ -181,7 +182,7 @@ def _fail(
         {**params, "source": queue.name, "reason": reason},
         each,
         dead_queue_id=target,
-        dead_message=ddl.own_table("pgqueue_message", target),
+        dead_message=own_table("pgqueue_message", target),
     )
 
 

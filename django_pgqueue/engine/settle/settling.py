@@ -11,7 +11,7 @@ import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from django_pgqueue import arguments
+from django_pgqueue.engine import arguments
 from django_pgqueue.engine.leases.batches import archive_batches, unfold
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.types import Receipt, Settled, State

@@ -9,7 +9,7 @@ from django.core.management.base import CommandParser
 from django_pgqueue.management.base import QueueCommand, duration
 from django_pgqueue.management.progress_bar import ProgressBar
 from django_pgqueue.models import Message
-from django_pgqueue.models.bound import bound_to
+from django_pgqueue.queues.bound import bound_to
 
 
 class Command(QueueCommand):

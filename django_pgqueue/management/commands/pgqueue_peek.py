@@ -9,10 +9,10 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.utils import timezone
 
+from django_pgqueue.engine.wording import age
 from django_pgqueue.management.base import QueueCommand, add_conditional, positive, table
 from django_pgqueue.models import Message
-from django_pgqueue.models.bound import bound_to
-from django_pgqueue.wording import age
+from django_pgqueue.queues.bound import bound_to
 
 COLUMNS = {
     **dict.fromkeys(("id", "age", "read", "priority", "expires"), ">"),

@@ -11,10 +11,10 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.db import OperationalError, connections
 
+from django_pgqueue.engine.wording import age
 from django_pgqueue.management.base import QueueCommand, seconds, table
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.types import Metrics
-from django_pgqueue.wording import age
 
 COUNTS = ("length", "ready", "in_flight", "delayed", "waiting", "visible")
 HEADINGS = (*(name.replace("_", " ") for name in COUNTS), "oldest", "newest", "archived", "sent")

@@ -9,7 +9,7 @@ from django.core.management.base import CommandError, CommandParser
 from django_pgqueue.management.base import QueueCommand, add_conditional, counted
 from django_pgqueue.management.jobs import add_job_arguments, run_job
 from django_pgqueue.models import Message
-from django_pgqueue.models.bound import bound_to
+from django_pgqueue.queues.bound import bound_to
 from django_pgqueue.types import ENDS
 
 

@@ -15,9 +15,9 @@ from typing import Any, BinaryIO
 from django.core.management.base import CommandError, CommandParser
 from django.db import InterfaceError, OperationalError
 
-from django_pgqueue import arguments
+from django_pgqueue.engine import arguments
+from django_pgqueue.engine.interrupts import interrupts_held
 from django_pgqueue.errors import InvalidMessage
-from django_pgqueue.interrupts import interrupts_held
 from django_pgqueue.management.base import (
     QueueCommand,
     counted,

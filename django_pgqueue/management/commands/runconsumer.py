@@ -18,7 +18,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error, connections
 from django.utils import autoreload
 
-from django_pgqueue import interrupts
+from django_pgqueue.engine import interrupts
 from django_pgqueue.errors import PgQueueError
 from django_pgqueue.handlers import autodiscover, handlers
 from django_pgqueue.management.base import add_time, advice, positive, seconds

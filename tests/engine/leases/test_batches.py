@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_pgqueue.engine.read import positions
 from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message, Queue
-from django_pgqueue.models.process import Process
+from django_pgqueue.tables.process import Process
 from django_pgqueue.types import BatchReceipt, Receipt
 from tests.actors import begin, call, commit
 from tests.conftest import rolled_back, run_sql

@@ -1,0 +1,45 @@
+"""The models, and ``queue()``, which returns the operations on a queue."""
+
+from __future__ import annotations
+
+from django_pgqueue.queues.archive import ArchivedMessage
+from django_pgqueue.queues.bound import BoundQueue, queue
+from django_pgqueue.queues.bulk import BulkAction, BulkActionPart
+from django_pgqueue.queues.group import BoundGroup
+from django_pgqueue.queues.message import Message
+from django_pgqueue.queues.schedule import Missed, Schedule
+from django_pgqueue.tables.attempt import Attempt
+from django_pgqueue.tables.binding import Binding
+from django_pgqueue.tables.export import ExportRun, Lake, PurgeMark
+from django_pgqueue.tables.group import GroupSetting
+from django_pgqueue.tables.history import History
+from django_pgqueue.tables.live import LiveMessage
+from django_pgqueue.tables.maintenance_lease import MaintenanceLease
+from django_pgqueue.tables.process import Process
+from django_pgqueue.tables.queue import Queue
+from django_pgqueue.tables.rollup import Rollup, RollupRun
+
+__all__ = [
+    "ArchivedMessage",
+    "Attempt",
+    "Binding",
+    "BoundGroup",
+    "BoundQueue",
+    "BulkAction",
+    "BulkActionPart",
+    "ExportRun",
+    "GroupSetting",
+    "History",
+    "Lake",
+    "LiveMessage",
+    "MaintenanceLease",
+    "Message",
+    "Missed",
+    "Process",
+    "PurgeMark",
+    "Queue",
+    "Rollup",
+    "RollupRun",
+    "Schedule",
+    "queue",
+]

@@ -1,0 +1,385 @@
+"""The operations on all queues of a database, and on topics."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from django.db import ProgrammingError, models
+
+from django_pgqueue import maintenance, signals
+from django_pgqueue.database.runner import runner
+from django_pgqueue.engine import arguments
+from django_pgqueue.engine.metrics import measuring
+from django_pgqueue.engine.topics import topic_pattern
+from django_pgqueue.errors import QueueBusy, QueueInUse, QueueMismatch
+from django_pgqueue.history.keep import keep_history
+from django_pgqueue.queues import announcing
+from django_pgqueue.queues.twins import twin_of
+from django_pgqueue.tables.binding import Binding, route, send_to_each, with_key
+from django_pgqueue.tables.process import Process
+from django_pgqueue.tables.queue import Queue, explained
+from django_pgqueue.types import Delay, Maintained, Metrics, OnConflict, Until
+
+M = TypeVar("M", bound=models.Model)
+
+#: ``maintain_all`` considers a consumer dead after this long without a heartbeat.
+DEAD_AFTER = dt.timedelta(minutes=10)
+
+
+class QueuesManager(models.Manager[M]):
+    """The operations of :class:`~django_pgqueue.queues.manager.MessageManager` on all queues."""
+
+    @contextmanager
+    def _on_database(self) -> Iterator[str]:
+        """Yield the database alias. Missing tables raise TablesMissing inside the block."""
+        alias = Queue.objects.database(self._db)
+        try:
+            yield alias
+        except ProgrammingError as error:
+            raise explained(error, alias) from error.__cause__
+
+    def create_queue(
+        self,
+        name: str,
+        *,
+        unlogged: bool | None = None,
+        partition_interval: dt.timedelta | float | None = None,
+        retention: dt.timedelta | float | None = None,
+        visibility_timeout: int = 30,
+        max_deliveries: int = 20,
+        dead_letter_queue: str | Queue | None = None,
+        unique_window: dt.timedelta | float | None = None,
+        limit: int | None = None,
+        rate: str | None = None,
+        burst: int | None = None,
+        group_limit: int | None = None,
+        group_rate: str | None = None,
+        group_burst: int | None = None,
+        age_limit: dt.timedelta | float | None = None,
+        notify: bool = True,
+    ) -> Queue:
+        """Make a queue. If it exists, return it unchanged.
+
+        Concurrent calls are safe. The new queue is a part of the caller's transaction.
+
+        Arguments:
+            name: 1 to 63 of the characters ``A-Z a-z 0-9 _ . -``, unique regardless of case.
+            unlogged: skip the write-ahead log: faster, but the queue is empty after a server crash.
+            partition_interval: seconds or timedelta covered by a partition; old messages are
+                removed by dropping partitions.
+            retention: seconds or timedelta for which archived messages are kept; None: for ever.
+            visibility_timeout: seconds for which a read hides a message from other readers.
+            max_deliveries: deliveries of a message before it is moved to the ``dead_letter_queue``;
+                if there is none, to the archive as FAILED.
+            dead_letter_queue: a queue of the same database, or its name.
+            unique_window: seconds or timedelta for which a unique key counts; None: five minutes.
+            limit: the most messages in flight at once, over all processes, 1 to 10,000; None: any
+                number.
+            rate: the most deliveries in a time, such as ``"100/s"``, ``"30/m"``, ``"5/h"`` or
+                ``"2/d"``; None: any number. In any time T at most ``rate * T + burst`` messages
+                start.
+            burst: how many the rate delivers at once after a pause, 1 to 10,000; None: one.
+            group_limit: the same as ``limit``, for each group; None: one at a time, in order.
+            group_rate: the same as ``rate``, for each group. With a ``group_rate``, or a
+                ``group_limit`` above one, the messages of a group start in any order.
+            group_burst: the same as ``burst``, for ``group_rate``. Not allowed with a
+                ``group_limit``, which is then also the burst.
+            age_limit: seconds or timedelta for which a message may be readable before the admin
+                raises an alert; None: five minutes.
+            notify: whether a send notifies waiting consumers; if not, they only poll.
+
+        >>> Message.objects.create_queue("orders", visibility_timeout=60).name
+        'orders'
+
+        Raises InvalidQueueName, InvalidArgument, QueueNotFound for a missing dead-letter queue, and
+        QueueMismatch if the queue exists with another ``unlogged`` or ``partition_interval``.
+        """
+        with self._on_database() as alias:
+            arguments.queue_name(name)
+            asked = arguments.settings(
+                {
+                    "visibility_timeout": visibility_timeout,
+                    "max_deliveries": max_deliveries,
+                    "retention": retention,
+                    "partition_interval": partition_interval,
+                    "unique_window": unique_window,
+                    "limit": limit,
+                    "rate": rate,
+                    "burst": burst,
+                    "group_limit": group_limit,
+                    "group_rate": group_rate,
+                    "group_burst": group_burst,
+                    "age_limit": age_limit,
+                    "unlogged": bool(unlogged),
+                    "notify": notify,
+                }
+            )
+            arguments.limits_together(asked)
+            if dead_letter_queue is not None:
+                asked["dead_letter_queue"] = Queue.objects.resolve(dead_letter_queue, alias)
+            queue, created = Queue.create(name, alias, **asked)
+            if not created:
+                for setting, value in (
+                    ("unlogged", unlogged),
+                    ("partition_interval", asked["partition_interval"]),
+                ):
+                    if value is not None and getattr(queue, setting) != value:
+                        raise QueueMismatch(queue.name, setting, getattr(queue, setting), value)
+            return queue
+
+    def list_queues(self) -> list[Queue]:
+        """Return all queues, in the order of their names.
+
+        >>> [queue.name for queue in Message.objects.list_queues()]
+        ['mails', 'orders']
+        """
+        with self._on_database() as alias:
+            return list(Queue.objects.using(alias).order_by("name"))
+
+    def drop_queue(self, name: str | Queue) -> bool:
+        """Drop a queue with its messages and its archive. Returns False if there is none.
+
+        Waits up to ``LOCK_SECONDS`` for transactions that use its tables, and does not block other
+        sessions while it waits.
+
+        >>> Message.objects.drop_queue("orders")
+        True
+
+        Raises QueueBusy if those transactions take longer, and QueueInUse if the queue is the
+        dead-letter queue of another one.
+        """
+        with self._on_database() as alias:
+            if isinstance(name, Queue):
+                alias, name = name.alias, name.name
+            queue = Queue.objects.using(alias).named(name).first()
+            if queue is None:
+                return False
+            sources = ", ".join(queue.sources.order_by("name").values_list("name", flat=True))
+            if sources:
+                raise QueueInUse(queue.name, sources)
+            queue.delete(using=alias)
+            return True
+
+    def metrics_all(self) -> list[Metrics]:
+        """Return the metrics of all queues, in the order of their names.
+
+        Runs one statement. Counts are exact up to a limit, which is lower with more queues. The
+        number of archived messages comes from the server's statistics, which lag by seconds.
+
+        >>> [each.queue_name for each in Message.objects.metrics_all()]
+        ['mails', 'orders']
+        """
+        with self._on_database() as alias:
+            return measuring.metrics_of_all(runner(alias))
+
+    def maintain_all(
+        self,
+        queues: Iterable[str | Queue] | None = None,
+        *,
+        patience: float = 1.0,
+        stall: float = 0.1,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[Maintained]:
+        """Run ``maintain`` for all queues, in the order of their names, or for the given queues.
+
+        Also releases the messages of consumers without a heartbeat for ten minutes. Without
+        ``queues`` it also maintains the history (``PGQUEUE["HISTORY_SECONDS"]``). If a queue fails,
+        ``error`` of its result says why, and the other queues are still maintained.
+
+        Arguments:
+            queues: names or queues; None: all of the database.
+            patience, stall: as for ``maintain``.
+            progress: called with the number of messages removed so far.
+
+        >>> [maintained.queue_name for maintained in Message.objects.maintain_all()]
+        ['mails', 'orders']
+
+        Raises QueueNotFound (before anything is done), InvalidArgument, and RuntimeError inside a
+        transaction.
+        """
+        with self._on_database() as alias:
+            if queues is None:
+                with suppress(QueueBusy):
+                    Queue.objects.finish_drops(alias, patience)
+                chosen = self.list_queues()
+            else:
+                chosen = [Queue.objects.resolve(queue, alias) for queue in queues]
+            for process, count in Process.objects.reap(DEAD_AFTER, using=alias).items():
+                signals.leases_rescued.send_robust("maintain", count=count, worker=process)
+            done: list[Maintained] = []
+
+            def show(removed: int) -> None:
+                if progress is not None:
+                    progress(sum(each.removed for each in done) + removed)
+
+            for queue in chosen:
+                maintained = maintenance.maintain_or_tell(
+                    queue, patience=patience, stall=stall, progress=show
+                )
+                if maintained is not None:
+                    done.append(maintained)
+            if queues is None:
+                keep_history(alias)
+            return done
+
+    def bind(self, pattern: str, queue: str | Queue) -> bool:
+        """Bind a pattern to a queue: the queue gets a copy of each message whose key matches.
+
+        In a pattern ``*`` is one word of a key and ``#`` any number of words. Takes effect at the
+        next publish, in every process. Returns False if the binding exists already.
+
+        >>> Message.objects.bind("github.push.#", "builds")
+        True
+
+        Raises QueueNotFound, InvalidArgument.
+        """
+        with self._on_database() as alias:
+            pattern = topic_pattern(pattern)
+            found = Queue.objects.resolve(queue, alias)
+            bindings = Binding.objects.using(found.alias)
+            _, created = bindings.get_or_create(pattern=pattern, queue_id=found.pk)
+            return created
+
+    def unbind(self, pattern: str, queue: str | Queue) -> bool:
+        """Remove a binding. Returns False if there is none.
+
+        >>> Message.objects.unbind("github.push.#", "builds")
+        True
+
+        Raises QueueNotFound, InvalidArgument.
+        """
+        with self._on_database() as alias:
+            pattern = topic_pattern(pattern)
+            found = Queue.objects.resolve(queue, alias)
+            bindings = Binding.objects.using(found.alias)
+            deleted, _ = bindings.filter(pattern=pattern, queue_id=found.pk).delete()
+            return deleted > 0
+
+    def list_bindings(self, queue: str | Queue | None = None) -> list[Binding]:
+        """Return all bindings, or those of one queue, ordered by pattern.
+
+        >>> [(b.pattern, b.queue.name) for b in Message.objects.list_bindings()]
+        [('github.push.#', 'builds')]
+
+        Raises QueueNotFound.
+        """
+        with self._on_database() as alias:
+            bindings = Binding.objects.using(alias).select_related("queue")
+            if queue is not None:
+                found = Queue.objects.resolve(queue, alias)
+                bindings = bindings.using(found.alias).filter(queue_id=found.pk)
+            return list(bindings.order_by("pattern", "queue__name"))
+
+    def test_routing(self, key: str) -> dict[str, list[str]]:
+        """Return the names of the queues that a key is routed to, with the matching patterns.
+
+        >>> Message.objects.test_routing("github.push.main")
+        {'builds': ['github.push.#']}
+
+        Raises InvalidArgument.
+        """
+        with self._on_database() as alias:
+            return {queue.name: sorted(patterns) for queue, patterns in route(alias, key)}
+
+    def publish(
+        self,
+        key: str,
+        body: Any,
+        *,
+        headers: dict[str, Any] | None = None,
+        delay: Delay | None = 0,
+        expires: Delay | None = None,
+        priority: int = 0,
+        group: str | None = None,
+        unique: str | None = None,
+        until: Until | None = None,
+        on_conflict: OnConflict = "skip",
+        max_wait: float | dt.timedelta | None = None,
+    ) -> dict[str, int]:
+        """Send a copy of a message to each queue bound to the key. Returns the ids by queue name.
+
+        Sends all copies or none, in the caller's transaction if there is one. A queue gets one copy
+        even if several of its patterns match. If none match, nothing is sent. The header
+        ``x-routing-key`` carries the key.
+
+        Arguments:
+            key: words of ``A-Z a-z 0-9 _ -`` joined by dots.
+            body and the other arguments: as for ``send``, for each copy.
+
+        >>> Message.objects.publish("github.push.main", {"commits": 3})
+        {'builds': 7}
+
+        Raises InvalidArgument, InvalidMessage.
+        """
+        with self._on_database() as alias:
+            return send_to_each(
+                alias,
+                key,
+                announcing.send,
+                body,
+                headers=with_key(headers, key),
+                delay=delay,
+                expires=expires,
+                priority=priority,
+                group=group,
+                unique=unique,
+                until=until,
+                on_conflict=on_conflict,
+                max_wait=max_wait,
+            )
+
+    @twin_of(publish)
+    def apublish(self, *args, **kwargs):
+        return self.publish(*args, **kwargs)
+
+    def publish_batch(
+        self,
+        key: str,
+        bodies: Sequence[Any],
+        *,
+        headers: Sequence[dict[str, Any] | None] | dict[str, Any] | None = None,
+        delay: Delay | None = 0,
+        expires: Delay | None = None,
+        priority: int = 0,
+        group: Sequence[str | None] | str | None = None,
+        unique: Sequence[str | None] | None = None,
+        until: Until | None = None,
+        on_conflict: OnConflict = "skip",
+        max_wait: float | dt.timedelta | None = None,
+    ) -> dict[str, list[int]]:
+        """Publish several messages with one key. Returns lists of ids by queue name.
+
+        The arguments are those of ``send_batch``.
+
+        >>> Message.objects.publish_batch("github.push.main", [{"commits": 3}, {"commits": 1}])
+        {'builds': [8, 9]}
+
+        Raises InvalidArgument, InvalidMessage.
+        """
+        with self._on_database() as alias:
+            alike = headers is None or isinstance(headers, dict)
+            keyed: Any = (
+                with_key(headers, key) if alike else [with_key(each, key) for each in headers or ()]
+            )
+            return send_to_each(
+                alias,
+                key,
+                announcing.send_batch,
+                bodies,
+                headers=keyed,
+                delay=delay,
+                expires=expires,
+                priority=priority,
+                group=group,
+                unique=unique,
+                until=until,
+                on_conflict=on_conflict,
+                max_wait=max_wait,
+            )
+
+    @twin_of(publish_batch)
+    def apublish_batch(self, *args, **kwargs):
+        return self.publish_batch(*args, **kwargs)

@@ -1,0 +1,442 @@
+"""The model of queues. Saving a new queue makes its tables, deleting it drops them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from functools import partial
+from itertools import repeat
+from typing import Any, ClassVar, cast
+
+from django.db import DatabaseError, ProgrammingError, connections, models, transaction
+from django.db.models.functions import Lower
+from django.utils.functional import cached_property
+from django.utils.translation import gettext_lazy
+
+from django_pgqueue import errors, pgmq
+from django_pgqueue.conf import settings
+from django_pgqueue.database import locks
+from django_pgqueue.database.home import HomeManager
+from django_pgqueue.database.runner import database_key, runner
+from django_pgqueue.engine import arguments
+from django_pgqueue.engine.names import own_tables, table_names
+from django_pgqueue.engine.open_queue import OpenQueue, clear_lost
+from django_pgqueue.engine.sqlstates import UNDEFINED_TABLE, is_gone, sqlstate
+from django_pgqueue.errors import InvalidArgument, QueueNotFound
+from django_pgqueue.maintenance import tables
+from django_pgqueue.tables import columns
+from django_pgqueue.validators import validate, validate_queue_name
+
+_TABLE = "pgqueue_queue"
+
+_MOST_REMEMBERED = 10_000
+
+#: The default of ``age_limit``: how long a message may be readable without an alert.
+_AGE_LIMIT = dt.timedelta(minutes=5)
+
+# Seconds that a try to drop waits for its locks; seconds before the next try, so that other
+# sessions can proceed.
+_TRY = (0.1, 0.05)
+
+
+class QueueQuerySet(models.QuerySet["Queue"]):
+    """A queryset of queues. Its ``delete`` drops their tables too."""
+
+    def named(self, name: str) -> QueueQuerySet:
+        """Filter for the queue with this name, ignoring case."""
+        return self.alias(lower_name=Lower("name")).filter(
+            lower_name=arguments.queue_name(name).lower()
+        )
+
+    def bulk_create(self, *args: Any, **kwargs: Any) -> list[Queue]:
+        """Refuse: the queues would have no tables."""
+        raise InvalidArgument(
+            "bulk_create() makes no tables: make the queues one by one, with create_queue()"
+        )
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Drop the queues one by one, because each drop locks tables of its own."""
+        dropped = sum(queue.delete()[0] for queue in self)
+        return dropped, {self.model._meta.label: dropped}
+
+
+class QueueManager(HomeManager["Queue"]):
+    """Finds queues, and caches them for a few seconds.
+
+    Only committed queues are cached, so that a rollback leaves no stale entry.
+    """
+
+    #: The cache of each database: its queues by lower-case name, and when they expire.
+    _remembered: dict[tuple[str, str], tuple[dict[str, Queue], float]] = {}
+
+    _queryset_class = QueueQuerySet
+
+    def get_queryset(self) -> QueueQuerySet:
+        return cast("QueueQuerySet", super().get_queryset())
+
+    def using(self, alias: str | None) -> QueueQuerySet:
+        """Return a queryset of the queues in another database."""
+        return self.get_queryset().using(alias or self.database())
+
+    def resolve(self, queue: str | Queue, using: str | None = None) -> Queue:
+        """Return the queue with this name, from the cache unless it has expired.
+
+        A Queue is returned as it is, unless ``using`` is another database: then its name is looked
+        up in that database.
+
+        Raises QueueNotFound, TablesMissing, and InvalidQueueName before any query.
+        """
+        if isinstance(queue, Queue):
+            if queue._state.adding:
+                raise InvalidArgument(f"queue {queue.name!r} is not saved yet: save() it first")
+            if using is None or using == queue.alias:
+                return queue
+            queue = queue.name
+        alias = self.database(using)
+        cached, until = self._remembered.get(database_key(alias), ({}, 0.0))
+        queues = cached if time.monotonic() < until else None
+        # Look up the name as given, unchecked: cached names are valid, and most are in lower case.
+        if found := queues.get(queue) if queues and isinstance(queue, str) else None:
+            return found
+        name = arguments.queue_name(queue)
+        if found := (queues or {}).get(name.lower()):
+            return found
+        try:
+            found = self._ask(name, alias, queues)
+        except ProgrammingError as error:
+            raise explained(error, alias) from error.__cause__
+        if found is None:
+            raise QueueNotFound(name, alias)
+        return found
+
+    def _ask(self, name: str, alias: str, fresh: dict[str, Queue] | None) -> Queue | None:
+        """Query the queue with this name. Outside transactions, also store it in the cache.
+
+        ``fresh`` has the cached queues; None: they have expired, so all queues are read.
+        """
+        autocommit = connections[alias].get_autocommit()
+        named = self.using(alias).named(name)
+        if fresh is not None or not autocommit:
+            found = list(named)
+        else:
+            # Read all queues: even with a thousand, that costs little more than reading one.
+            found = list(self.using(alias)[:_MOST_REMEMBERED])
+            fresh = {}
+            until = time.monotonic() + settings.CACHE_SECONDS
+            self._remembered[database_key(alias)] = fresh, until
+            if len(found) == _MOST_REMEMBERED:
+                found += named
+        by_name = {queue.name.lower(): queue for queue in found}
+        if autocommit and fresh is not None:
+            fresh.update(by_name)
+        if any(queue.unlogged for queue in found):
+            clear_lost(runner(alias))
+        return by_name.get(name.lower())
+
+    def finish_drops(self, alias: str, seconds: float) -> None:
+        """Delete the queues that clients of schema ``pgmq`` have dropped.
+
+        Raises QueueBusy if a queue's tables stay locked for longer than ``seconds``.
+        """
+        with connections[alias].cursor() as cursor:
+            dropped = pgmq.dropped(cursor)
+        for queue in self.using(alias).filter(pk__in=dropped) if dropped else ():
+            queue.drop_within(seconds, alias)
+
+    def forget(self, name: str, alias: str) -> None:
+        """Remove a queue from the cache."""
+        queues, _ = self._remembered.get(database_key(alias), ({}, 0.0))
+        queues.pop(name.lower(), None)
+
+    def forget_unlogged(self, connection: Any, **kwargs: Any) -> None:
+        """Remove unlogged queues from the cache. Called for each new connection.
+
+        The server may have crashed and emptied their tables. The next look-up of such a queue
+        deletes the rows that the lost messages left in other tables.
+        """
+        key = connection.alias, str(connection.settings_dict["NAME"])
+        queues, _ = self._remembered.get(key, ({}, 0.0))
+        for name, queue in list(queues.items()):
+            if queue.unlogged:
+                queues.pop(name, None)
+
+    def forget_all(self) -> None:
+        """Clear the cache, for tests that change the database of an alias."""
+        self._remembered.clear()
+
+
+class Queue(models.Model):
+    """One queue and its settings.
+
+    Saving a new queue makes its tables. Deleting it drops them with all messages. Both are part of
+    the caller's transaction.
+    """
+
+    id: columns.AutoKey = models.AutoField(primary_key=True)
+    name: columns.Char = models.CharField(
+        max_length=63,
+        validators=[validate_queue_name],
+        help_text="1 to 63 of these characters: A-Z a-z 0-9 _ . - (unique, ignoring case).",
+    )
+    visibility_timeout: columns.PositiveInteger = columns.count(
+        30, "Seconds for which a message that was read is hidden from other readers."
+    )
+    max_deliveries: columns.PositiveInteger = columns.count(
+        20, "Maximum number of deliveries of a message. Then it is dead-lettered."
+    )
+    dead_letter_queue: models.ForeignKey[Queue | None, Queue | None] = models.ForeignKey(
+        "self",
+        models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="sources",
+        help_text=(
+            "The queue for messages without deliveries left. Empty: they are archived as FAILED."
+        ),
+    )
+    retention: columns.DurationOrNull = columns.span(
+        "How long to keep archived messages. Empty: forever."
+    )
+    partition_interval: columns.DurationOrNull = columns.span(
+        "The time span of a partition. Empty: a single partition.", editable=False
+    )
+    unique_window: columns.DurationOrNull = columns.span(
+        "How long a message holds its unique key. Empty: five minutes."
+    )
+    limit: columns.IntegerOrNull = columns.slots(
+        "Maximum number of messages in flight. Empty: no limit."
+    )
+    rate: columns.CharOrNull = columns.rate(
+        "Maximum number of deliveries in a time, such as 100/s or 30/m. Empty: no limit."
+    )
+    burst: columns.IntegerOrNull = columns.slots(
+        "Maximum number of deliveries at once after a pause. Empty: one."
+    )
+    group_limit: columns.IntegerOrNull = columns.slots(
+        "Maximum number of messages of a group in flight. Empty: one, in order."
+    )
+    group_rate: columns.CharOrNull = columns.rate(
+        "Maximum number of deliveries of a group in a time, such as 30/m. Empty: no limit."
+    )
+    group_burst: columns.IntegerOrNull = columns.slots(
+        "Maximum number of deliveries of a group at once after a pause. Empty: one."
+    )
+    has_slots: columns.Boolean = models.BooleanField(
+        default=False,
+        editable=False,
+        help_text="Whether groups have, or had, a limit, a rate or settings of their own.",
+    )
+    age_limit: columns.DurationOrNull = columns.span(
+        "How long a message may be readable before there is an alert. Empty: five minutes."
+    )
+    unlogged: columns.Boolean = models.BooleanField(
+        default=False,
+        editable=False,
+        help_text="Faster, but a crash of the server empties the queue.",
+    )
+    paused: columns.Boolean = models.BooleanField(
+        default=False, help_text="Consumers read no messages of this queue."
+    )
+    notify: columns.Boolean = models.BooleanField(
+        default=True, help_text="A send wakes waiting consumers."
+    )
+    created_at: columns.Time = models.DateTimeField(db_default=columns.NOW, editable=False)
+
+    objects: ClassVar[QueueManager] = QueueManager()
+
+    class Meta:
+        verbose_name: ClassVar[Any] = gettext_lazy("queue")
+        verbose_name_plural: ClassVar[Any] = gettext_lazy("queues")
+        permissions: ClassVar[tuple[tuple[str, str], ...]] = (
+            ("pause_queue", "Can pause and resume queues"),
+            ("purge_queue", "Can purge queues"),
+        )
+        db_table = _TABLE
+        base_manager_name = "objects"
+        ordering: ClassVar[tuple[str, ...]] = ("name",)
+        required_db_vendor = "postgresql"
+        constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
+            models.UniqueConstraint(Lower("name"), name="pgqueue_queue_name_unique"),
+            *columns.matching(_TABLE, arguments.NAME, "name"),
+            *columns.within(_TABLE, columns.COUNT, "visibility_timeout", "max_deliveries"),
+            *columns.within(_TABLE, columns.SPAN, "retention", "partition_interval"),
+            *columns.within(_TABLE, columns.SPAN, "unique_window", "age_limit"),
+            *columns.within(_TABLE, columns.SLOTS, "limit", "burst", "group_limit", "group_burst"),
+            *columns.matching(_TABLE, arguments.RATE, "rate", "group_rate"),
+            columns.given_with(_TABLE, "burst", "rate"),
+            columns.given_with(_TABLE, "group_burst", "group_rate"),
+            columns.given_without(_TABLE, "group_burst", "group_limit"),
+            columns.Check(
+                condition=~models.Q(dead_letter_queue=models.F("id")),
+                name=f"{_TABLE}_dead_letter_queue",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def longest_wait(self) -> float:
+        """Seconds for which a message may be readable before there is an alert."""
+        return (self.age_limit or _AGE_LIMIT).total_seconds()
+
+    @property
+    def alias(self) -> str:
+        """The alias of the database that has this queue, or to which it will be saved."""
+        return self._state.db or type(self).objects.database()
+
+    @cached_property
+    def opened(self) -> OpenQueue:
+        """This queue as the engine's OpenQueue, with the stored settings."""
+        alias = self.alias
+        return OpenQueue(
+            id=self.pk,
+            name=self.name,
+            unlogged=self.unlogged,
+            visibility_timeout=self.visibility_timeout,
+            max_deliveries=self.max_deliveries,
+            dead_letter_queue_id=self.dead_letter_queue_id,
+            unique_window=self.unique_window,
+            limit=self.limit,
+            rate=self.rate,
+            group_rate=self.group_rate,
+            has_slots=self.has_slots,
+            created_at=self.created_at,
+            runner=runner(alias),
+            find=partial(_opened, alias),
+            source=self,
+        )
+
+    @cached_property
+    def tables(self) -> dict[str, Any]:
+        """The names of this queue's tables, to be filled into queries."""
+        return table_names(self.pk)
+
+    def reread(self) -> Queue:
+        """Return the queue with its stored settings, for work that takes several transactions.
+
+        Raises QueueNotFound if the queue was dropped, and RuntimeError inside a transaction.
+        """
+        manager = type(self).objects
+        # durable=True raises RuntimeError inside a transaction.
+        with transaction.atomic(using=self.alias, durable=True):
+            found = manager.using(self.alias).filter(pk=self.pk).first()
+        if found is None:
+            manager.forget(self.name, self.alias)
+            raise QueueNotFound(self.name, self.alias)
+        return found
+
+    def clean(self) -> None:
+        validate(arguments.limits_together, self._limits())
+
+    def save(self, *args: Any, using: str | None = None, **kwargs: Any) -> None:
+        arguments.queue_name(self.name)
+        for name, value in arguments.settings(self._given()).items():
+            setattr(self, name, value)
+        arguments.limits_together(self._limits())
+        alias = using or self.alias
+        arguments.refuse_loop(self, self.dead_letter_queue_id, type(self).objects.using(alias))
+        self.__dict__.pop("opened", None)
+        is_new = self._state.adding
+        if not is_new and kwargs.get("update_fields") is None:
+            # Omit fixed settings: this object may have values from before a repartition.
+            fixed = {"id", "partition_interval", "unlogged", "has_slots"}
+            kwargs["update_fields"] = {
+                field.name
+                for field in self._meta.concrete_fields
+                if field.name not in fixed and field.attname not in self.get_deferred_fields()
+            }
+        with transaction.atomic(using=alias):
+            super().save(*args, using=alias, **kwargs)
+            if is_new:
+                self.make_tables(alias)
+            if self.group_limit or self.group_rate:
+                self.refresh_from_db(using=alias, fields=["has_slots"])  # a trigger sets it
+        type(self).objects.forget(self.name, self.alias)
+
+    def make_tables(self, alias: str) -> None:
+        """Make the queue's own tables, in the caller's transaction."""
+        with connections[alias].cursor() as cursor:
+            tables.create_tables(
+                cursor,
+                self.pk,
+                unlogged=self.unlogged,
+                partition_interval=self.partition_interval,
+            )
+
+    def _given(self) -> dict[str, Any]:
+        """Return the settings that are values: not deferred, and no expressions such as F()."""
+        names = arguments.SETTINGS.keys() - {"dead_letter_queue"} - self.get_deferred_fields()
+        found = {name: getattr(self, name) for name in names}
+        return {k: v for k, v in found.items() if not hasattr(v, "resolve_expression")}
+
+    def _limits(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in arguments.LIMITS}
+
+    def delete(
+        self, using: str | None = None, keep_parents: bool = False
+    ) -> tuple[int, dict[str, int]]:
+        """Drop the queue with its messages and its archive.
+
+        This needs exclusive locks on the queue's tables. Each try waits only briefly for them,
+        because other sessions wait behind it. Tries are repeated for up to ``LOCK_SECONDS``.
+
+        Raises QueueBusy if no try gets the locks; then nothing is changed.
+        """
+        return self.drop_within(settings.LOCK_SECONDS, using or self.alias)
+
+    def drop_within(self, seconds: float, alias: str) -> tuple[int, dict[str, int]]:
+        """Do the same as :meth:`delete`, but repeat the tries for up to ``seconds``."""
+        drop = partial(self._drop, alias)
+        deleted = locks.briefly(drop, repeat(_TRY), self.name, seconds)
+        type(self).objects.forget(self.name, self.alias)
+        return deleted
+
+    def _drop(self, alias: str, stall: float) -> tuple[int, dict[str, int]]:
+        pk = self.pk
+        with (
+            transaction.atomic(using=alias),
+            connections[alias].cursor() as cursor,
+            locks.settings_for(cursor, lock_timeout=locks.milliseconds(stall)),
+        ):
+            locks.keep_vacuum_off(cursor, own_tables(pk))
+            self.bulk_actions.model.objects.abandon(self, using=alias)
+            deleted = super().delete(using=alias)
+            self.pk = pk  # super().delete() cleared pk, but a retry needs it
+            tables.drop_tables(cursor, pk, name=self.name)
+        return deleted
+
+    @classmethod
+    def create(cls, name: str, using: str, **settings_: Any) -> tuple[Queue, bool]:
+        """Get or make a queue. Returns it, and whether it was made. Concurrent calls are safe."""
+        defaults = {"name": name, **settings_}
+        return cls.objects.using(using).get_or_create(defaults, name__iexact=name)
+
+
+class TablesMissing(errors.TablesMissing, ProgrammingError):
+    """TablesMissing that is also a ProgrammingError, for code that catches Django's errors."""
+
+
+def explained(error: ProgrammingError, alias: str) -> ProgrammingError:
+    """Convert "undefined table" errors to TablesMissing; return other errors unchanged."""
+    if isinstance(error, TablesMissing) or sqlstate(error) != UNDEFINED_TABLE:
+        return error
+    return TablesMissing(error, alias)
+
+
+def _opened(alias: str, name: str) -> OpenQueue:
+    return Queue.objects.resolve(name, alias).opened
+
+
+def reopened(opened: OpenQueue, error: DatabaseError) -> OpenQueue:
+    """Return the queue that replaced a dropped one of the same name.
+
+    Raises ``error`` if the queue was not dropped. Raises QueueNotFound if there is no new queue, or
+    inside a transaction.
+    """
+    if not is_gone(error):
+        raise error
+    Queue.objects.forget(opened.name, opened.alias)
+    if not connections[opened.alias].get_autocommit():
+        raise QueueNotFound(opened.name, opened.alias) from error
+    return Queue.objects.resolve(opened.name, opened.alias).opened
