@@ -16,6 +16,7 @@ import itertools
 import json
 import os
 import random
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -209,6 +210,5 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--serve"]:
         serve(*sys.argv[2:])
     else:
-        from benchmarks.__main__ import main
-
-        sys.exit(main(["turns", *sys.argv[1:]]))
+        sys.argv.insert(1, "turns")
+        runpy.run_module("benchmarks", run_name="__main__")
