@@ -23,6 +23,16 @@ def test_every_promised_name_is_there():
         assert getattr(django_pgqueue, name) is not None
 
 
+#: Modules of the top level that others import by a name of their own: Django, migrations, pytest.
+FOUND_BY_NAME = {"__init__", "apps", "checks", "conf", "pytest_plugin", "validators"}
+
+
+def test_the_top_level_has_only_modules_that_a_user_may_import():
+    modules = {path.stem for path in Path(django_pgqueue.__file__).parent.glob("*.py")}
+
+    assert modules - FOUND_BY_NAME <= {name.partition(".")[2] for name in PUBLIC}
+
+
 def test_a_name_that_is_not_promised_is_refused():
     assert not hasattr(django_pgqueue, "broker")
 
