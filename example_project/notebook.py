@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import tempfile
 
-from pyspark_pgqueue.export import export
-from pyspark_pgqueue.lake_source import read as read_lake
+from pyspark_pgqueue.jobs.export import export
+from pyspark_pgqueue.lake.reading import read as read_lake
 from pyspark_pgqueue.session import local_session
 
 URL = os.environ["PGQUEUE_URL"]

@@ -5,27 +5,18 @@ Spark looks for a ``DefaultSource`` in every top-level module named ``pyspark_*`
 ``django_pgqueue``, PySpark and the drivers of the extra ``spark``. This package
 imports only modules of ``django_pgqueue`` that need no Django.
 
-==================  ===========================================================================
-offsets, filters    SQL conditions: for rows between two positions, and for Spark's filters
-options, columns    the options and the columns of readers and writers
-planning            cuts a read into tasks, with statistics of the database
-bodies              converts bodies from JSON text to structs
-arrow               reads rows through ADBC as Arrow batches
-source              the data source ``pgqueue``, which creates readers and writers
-reading, stream     batch reads, and the archive as a stream
-taking, consume     a queue as a stream, with the engine of django_pgqueue
-serving, refusals   how to repeat a failed batch; messages that a sink refuses
-sink, staging       batch and streaming writes, each row once
-stores              a lake's storage, and how files are published there
-lake, body_columns  a lake's files: paths and contents
-lake_source         a lake as a DataFrame
-iceberg             a lake as an Iceberg table
-runs                the database's rows about lakes and exports
-export, rollup,     the jobs
-replay, verify
-cli                 the jobs' arguments, for ``manage.py`` and ``python -m pyspark_pgqueue``
-session, java       a local session and its Java, or advice on what to install
-==================  ===========================================================================
+===========  ==================================================================================
+data_source  the data source ``pgqueue``, which creates readers and writers
+session      a local session; java finds its Java, daemon shares memory between Python workers
+cli          the jobs' arguments, for ``manage.py`` and ``python -m pyspark_pgqueue``
+jobs/        export, replay and load, verify, rollup: a module each
+rollup/      the statistics of a roll-up, counted by PostgreSQL and by Spark
+lake/        a lake's files and stores, its rows in the database, its Iceberg table
+consume/     a queue as a stream, with the engine of django_pgqueue
+sink/        batch and streaming writes, each row once
+source/      options and columns; batch reads, and the archive as a stream
+errors       every error that the package raises on purpose
+===========  ==================================================================================
 """
 
 from __future__ import annotations
@@ -37,9 +28,9 @@ __all__ = ["DefaultSource", "Refused", "each_batch"]
 
 # Imported late: the command line must parse the jobs' arguments without PySpark installed.
 _MODULES = {
-    "DefaultSource": ("source", "PgQueueDataSource"),
+    "DefaultSource": ("data_source", "PgQueueDataSource"),
     "Refused": ("errors", "Refused"),
-    "each_batch": ("refusals", "each_batch"),
+    "each_batch": ("consume.refusals", "each_batch"),
 }
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from django_pgqueue.engine.wording import length_of
 from pyspark_pgqueue.errors import Interrupted, PipelineError, in_one_line
-from pyspark_pgqueue.options import moment_of
-from pyspark_pgqueue.planning import database_url
-from pyspark_pgqueue.progress import Bar
+from pyspark_pgqueue.jobs.progress import Bar
 from pyspark_pgqueue.session import local_session
+from pyspark_pgqueue.source.database import database_url
+from pyspark_pgqueue.source.options import moment_of
 
 HELP = {
     "export": "Append the messages archived since the last export to a lake of Parquet files.",
@@ -83,8 +83,8 @@ def _run(job: str, url: str, options: dict[str, Any], tell: Callable[[str], None
         memory=options.get("memory") or "1g",
         is_quiet=not options.get("traceback"),
     )
-    import_module("pyspark_pgqueue.executors").check(spark)
-    function = getattr(import_module(f"pyspark_pgqueue.{_MODULES.get(job, job)}"), job)
+    import_module("pyspark_pgqueue.jobs.executors").check(spark)
+    function = getattr(import_module(f"pyspark_pgqueue.jobs.{_MODULES.get(job, job)}"), job)
     given = {**options, "tell": bar.say, "progress": bar}
     taken = inspect.signature(function).parameters
     result = function(

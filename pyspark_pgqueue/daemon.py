@@ -23,11 +23,11 @@ SHARED = (
     "pyarrow.parquet",
     "adbc_driver_postgresql.dbapi",
     "psycopg",
-    "pyspark_pgqueue.arrow",
-    "pyspark_pgqueue.lake",
-    "pyspark_pgqueue.reading",
-    "pyspark_pgqueue.sink",
-    "pyspark_pgqueue.staging",
+    "pyspark_pgqueue.source.arrow",
+    "pyspark_pgqueue.lake.files",
+    "pyspark_pgqueue.source.reading",
+    "pyspark_pgqueue.sink.writing",
+    "pyspark_pgqueue.sink.staging",
 )
 
 if __name__ == "__main__":

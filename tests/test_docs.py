@@ -52,11 +52,11 @@ PURE_MODULES = [
     "django_pgqueue.retries",
     "django_pgqueue.worker.maintenance",
     "django_pgqueue.worker.loop",
-    "pyspark_pgqueue.bodies",
-    "pyspark_pgqueue.columns",
-    "pyspark_pgqueue.offsets",
-    "pyspark_pgqueue.progress",
-    "pyspark_pgqueue.rollup_figures",
+    "pyspark_pgqueue.source.bodies",
+    "pyspark_pgqueue.source.columns",
+    "pyspark_pgqueue.source.offsets",
+    "pyspark_pgqueue.jobs.progress",
+    "pyspark_pgqueue.rollup.figures",
     "django_pgqueue.engine.topics",
     "django_pgqueue.types",
     "django_pgqueue.engine.wording",
@@ -137,7 +137,7 @@ def test_guide_runs_as_written(page, shop):
 
 @pytest.mark.parametrize("name", PURE_MODULES)
 def test_examples_in_docstrings_hold(name):
-    if name == "pyspark_pgqueue.bodies":
+    if name == "pyspark_pgqueue.source.bodies":
         pytest.importorskip("pyspark")
     failed, tried = doctest.testmod(importlib.import_module(name), optionflags=FLAGS)
 

@@ -148,10 +148,14 @@ REFUSED = {
         "engine/send/sending.py": "from django_pgqueue.engine.read import reading",
         "engine/read/reading.py": "from django_pgqueue.engine.send import sending",
     },
-    "django-in-spark": {"pyspark_pgqueue/source.py": "from django.db import models"},
+    "django-in-spark": {"pyspark_pgqueue/data_source.py": "from django.db import models"},
     "models-in-spark": {
         "tables/queue.py": "import django",
-        "pyspark_pgqueue/source.py": "from django_pgqueue.tables import queue",
+        "pyspark_pgqueue/data_source.py": "from django_pgqueue.tables import queue",
+    },
+    "outward-in-spark": {
+        "pyspark_pgqueue/jobs/export.py": "",
+        "pyspark_pgqueue/source/options.py": "from pyspark_pgqueue.jobs import export",
     },
     "spark-in-the-admin": {
         "pyspark_pgqueue/cli.py": "",

@@ -233,7 +233,7 @@ def spark_read_bodies(bench: Any) -> dict[str, Measure]:
 )
 def spark_export(bench: Any) -> dict[str, Measure]:
     """Export an archive with bodies to Parquet by date, in a warm session."""
-    from pyspark_pgqueue.export import export
+    from pyspark_pgqueue.jobs.export import export
 
     name, _, tables = history(bench)
     folder = folder_for(bench)
@@ -304,7 +304,7 @@ ALL_TABLES = {"archive": "pgqueue_archive", "message": "pgqueue_message"}
 )
 def spark_rollup(bench: Any) -> dict[str, Measure]:
     """Roll up everything; the baseline does most of the same work in PostgreSQL."""
-    from pyspark_pgqueue.rollup import rollup
+    from pyspark_pgqueue.jobs.rollup import rollup
 
     _, _, tables = history(bench)
 
@@ -333,8 +333,8 @@ SHAPES = {
 )
 def spark_growth(bench: Any) -> dict[str, Measure]:
     """Reads with bodies, exports and full roll-ups: from tables, from a lake, with SQL."""
-    from pyspark_pgqueue.export import export
-    from pyspark_pgqueue.rollup import rollup
+    from pyspark_pgqueue.jobs.export import export
+    from pyspark_pgqueue.jobs.rollup import rollup
 
     normal = rows_of(bench, bench.amount(30_000, 3_000_000))
     folder = folder_for(bench)
@@ -368,7 +368,7 @@ def spark_growth(bench: Any) -> dict[str, Measure]:
 
 def lake_rows(tables: dict[str, Any]) -> str:
     """The query for a lake's columns."""
-    from pyspark_pgqueue import columns
+    from pyspark_pgqueue.source import columns
 
     selected = columns.select(columns.ARCHIVE, columns.ARCHIVE, "'orders'::text")
     return (
@@ -483,8 +483,8 @@ def spark_memory(bench: Any) -> dict[str, Measure]:
 
 def print_memory(step: str, name: str, copies: str, lake: str) -> None:
     """Run a step. Print as JSON the most memory that Python held meanwhile, and holds when idle."""
-    from pyspark_pgqueue.export import export
-    from pyspark_pgqueue.rollup import rollup
+    from pyspark_pgqueue.jobs.export import export
+    from pyspark_pgqueue.jobs.rollup import rollup
     from pyspark_pgqueue.session import local_session
 
     spark = local_session("memory", cores=2, memory="512m")

@@ -1,7 +1,7 @@
 -- Which lakes retention waits for, and the state of every lake's exports.
 
 -- {lakes/running}: whether a session exports to the lake at {path} at this moment. The session
--- holds the lake's lock until it ends (pyspark_pgqueue/runs.py).
+-- holds the lake's lock until it ends (pyspark_pgqueue/lake/runs.py).
 EXISTS (SELECT FROM pg_locks
         WHERE locktype = 'advisory' AND granted
           AND database = (SELECT oid FROM pg_database WHERE datname = current_database())

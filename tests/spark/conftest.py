@@ -77,18 +77,18 @@ def s3_environment() -> dict[str, str]:
 @pytest.fixture
 def publishing_dies(monkeypatch: pytest.MonkeyPatch) -> PublishingDies:
     """A block in which an export is interrupted after half of its files were published."""
-    from pyspark_pgqueue import lake
+    from pyspark_pgqueue.lake import files
 
     @contextmanager
     def dying() -> Iterator[None]:
-        publish = lake.publish
+        publish = files.publish
 
         def half(path: str, add: Any) -> None:
             publish(path, add[:1])
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(lake, "publish", half)
+            patch.setattr(files, "publish", half)
             with pytest.raises(KeyboardInterrupt):
                 yield
 
@@ -133,8 +133,8 @@ def archive_stream(url: str) -> Iterator[Callable[..., Any]]:
     """The reader of the archive as a stream, as on the driver, without Spark."""
     from pyspark.sql.types import StructType
 
-    from pyspark_pgqueue.options import Options
-    from pyspark_pgqueue.stream import ArchiveStream
+    from pyspark_pgqueue.source.options import Options
+    from pyspark_pgqueue.source.stream import ArchiveStream
 
     made: list[Any] = []
 
@@ -189,7 +189,7 @@ def export(spark: Any, url: str, lake: str, **options: Any) -> Any:
     """Export everything: waits first, since a run omits what is newer than the oldest open
     transaction.
     """
-    from pyspark_pgqueue.export import export as export_at_once
+    from pyspark_pgqueue.jobs.export import export as export_at_once
 
     wait_for_commits(url)
     return export_at_once(spark, url, lake, **options)
@@ -197,9 +197,9 @@ def export(spark: Any, url: str, lake: str, **options: Any) -> Any:
 
 def exported(spark: Any, lake: str) -> list[int]:
     """The ids in a lake."""
-    from pyspark_pgqueue import lake_source
+    from pyspark_pgqueue.lake.reading import read as read_lake
 
-    return sorted(row.id for row in lake_source.read(spark, lake, ["id"]).collect())
+    return sorted(row.id for row in read_lake(spark, lake, ["id"]).collect())
 
 
 def archive_late(actor: Actor) -> int:

@@ -92,13 +92,15 @@ def run(command: list[str], machine: dict[str, str]) -> str:
 
 
 def test_every_module_imports_without_django(machine: dict[str, str]) -> None:
-    modules = sorted(path.stem for path in Path(pyspark_pgqueue.__file__).parent.glob("*.py"))
-    modules = [name for name in modules if not name.startswith("__")]
-    code = f"from pyspark_pgqueue import DefaultSource, {', '.join(modules)}"
+    home = Path(pyspark_pgqueue.__file__).parent
+    paths = [path.relative_to(home.parent) for path in home.rglob("[!_]*.py")]
+    modules = sorted(".".join(path.with_suffix("").parts) for path in paths)
+    code = f"import {', '.join(modules)}; from pyspark_pgqueue import DefaultSource"
 
     run(["-c", f"{code}; assert DefaultSource.name() == 'pgqueue'"], machine)
 
-    assert {"source", "sink", "export", "rollup"} <= set(modules)
+    for name in ("source.options", "sink.staging", "jobs.export", "rollup.in_lake"):
+        assert f"pyspark_pgqueue.{name}" in modules
 
 
 def test_jobs_start_without_django(machine: dict[str, str]) -> None:

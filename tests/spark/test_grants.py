@@ -12,10 +12,10 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import StructType
 
 from django_pgqueue.models import ArchivedMessage, Message
-from pyspark_pgqueue.consume import QueueStream
-from pyspark_pgqueue.options import Options
-from pyspark_pgqueue.rollup import rollup
-from pyspark_pgqueue.verify import verify
+from pyspark_pgqueue.consume.stream import QueueStream
+from pyspark_pgqueue.jobs.rollup import rollup
+from pyspark_pgqueue.jobs.verify import verify
+from pyspark_pgqueue.source.options import Options
 from tests.management.calling import call
 from tests.management.roles import role as role
 from tests.spark.conftest import export

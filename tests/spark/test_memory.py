@@ -11,7 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as dataset
 
-from pyspark_pgqueue import executors, lake, staging
+from pyspark_pgqueue.jobs import executors
+from pyspark_pgqueue.lake import files
+from pyspark_pgqueue.sink import staging
 
 MEGABYTE = 1024 * 1024
 DAY = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
@@ -43,28 +45,28 @@ def test_export_holds_no_partition_in_memory(tmp_path: Path) -> None:
             yield batch(number, MEGABYTE)
             held.append(pa.total_allocated_bytes() - before)
 
-    files = lake.write(str(tmp_path), 1, 0, batches())
+    found = files.write(str(tmp_path), 1, 0, batches())
 
     assert max(held) < 160 * MEGABYTE
-    assert len(files) == 5
-    lake.publish(str(tmp_path), files)
-    written = dataset.dataset([tmp_path / file["to"] for file in files], format="parquet")
+    assert len(found) == 5
+    files.publish(str(tmp_path), found)
+    written = dataset.dataset([tmp_path / file["to"] for file in found], format="parquet")
     ids = written.to_table(columns=["id"]).column("id").to_pylist()
     assert sorted(ids) == list(range(300 * 128))
-    assert sum(file["rows"] for file in files) == 300 * 128
+    assert sum(file["rows"] for file in found) == 300 * 128
 
 
 def test_compaction_keeps_every_row(tmp_path: Path) -> None:
-    files = []
+    found = []
     for number in range(4):
         rows = (batch(5 * n, 8 * MEGABYTE) for n in range(10))
-        files += lake.write(str(tmp_path), 1, number, rows)
-    lake.publish(str(tmp_path), files)
-    directory = files[0]["to"].rpartition("/")[0]
-    places = [file["to"] for file in files if file["to"].startswith(directory)]
-    rows_of = sum(file["rows"] for file in files if file["to"].startswith(directory))
+        found += files.write(str(tmp_path), 1, number, rows)
+    files.publish(str(tmp_path), found)
+    directory = found[0]["to"].rpartition("/")[0]
+    places = [file["to"] for file in found if file["to"].startswith(directory)]
+    rows_of = sum(file["rows"] for file in found if file["to"].startswith(directory))
 
-    (merged,) = lake.merge(str(tmp_path), 2, 0, lake.Merge(places))
+    (merged,) = files.merge(str(tmp_path), 2, 0, files.Merge(places))
 
     assert merged["rows"] == rows_of
     assert merged["to"].startswith(directory)

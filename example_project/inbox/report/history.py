@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark_pgqueue import lake_source
+from pyspark_pgqueue.lake.reading import read as read_lake
 
 __all__ = ["History", "ask"]
 
@@ -25,7 +25,7 @@ class History:
 def ask(spark: Any, path: str) -> History:
     """Query a lake of the inbox's archive."""
     deliveries = (
-        lake_source.read(spark, path)
+        read_lake(spark, path)
         .where("queue = 'github'")
         .selectExpr(
             "state",

@@ -77,9 +77,9 @@ def started(job: Callable[[], Any]) -> Any:
 
 def jobs(spark: Any) -> dict[str, int]:
     """Run the jobs; returns a read's rows. The jobs' results are in the database and the lake."""
-    from pyspark_pgqueue.export import export
-    from pyspark_pgqueue.replay import replay
-    from pyspark_pgqueue.rollup import rollup
+    from pyspark_pgqueue.jobs.export import export
+    from pyspark_pgqueue.jobs.replay import replay
+    from pyspark_pgqueue.jobs.rollup import rollup
 
     options = {"subscribe": "history", "maxRecordsPerPartition": "500"}
 

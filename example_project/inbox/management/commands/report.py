@@ -39,8 +39,8 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         # Imported after the check above: they need Spark.
         from example_project.inbox.report import history as asked
-        from pyspark_pgqueue.export import export
-        from pyspark_pgqueue.rollup import rollup
+        from pyspark_pgqueue.jobs.export import export
+        from pyspark_pgqueue.jobs.rollup import rollup
 
         spark, where = local_session("inbox report"), str(lake.resolve())
         url = url_of(Queue.objects.database())

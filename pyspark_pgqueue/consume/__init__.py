@@ -1,0 +1,1 @@
+"""A queue as a stream that leases and archives its messages."""

@@ -1,0 +1,1 @@
+"""A data lake: its files, its rows in the database, and its Iceberg table."""

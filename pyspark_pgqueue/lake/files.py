@@ -1,0 +1,218 @@
+"""The files of a lake: their paths and contents.
+
+A file's path below the lake's is ``archive/queue=orders/date=2026-11-21/run-7-0-….parquet``, a
+layout that DuckDB, Polars, Athena and Spark read. :mod:`.stores` publishes a run's files, and
+:mod:`.runs` records their names.
+
+``compacted`` has the same layout, for readers of an Iceberg table: each of its files has the rows
+of several files of ``archive`` that earlier snapshots still need (:mod:`.iceberg`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
+from pyspark.sql.types import StructType
+
+from pyspark_pgqueue.lake import body_columns
+from pyspark_pgqueue.lake.stores import STAGING, File, Sink, Store, explained, key_of, open_at
+
+DATA, COMPACTED = "archive", "compacted"
+#: The directory of an Iceberg table's metadata.
+METADATA = "metadata"
+
+# Columns that get a dictionary, since their values repeat. In other columns a dictionary would cost
+# time and space.
+_REPEATED = ["queue", "state", "group_key", "error"]
+# Maximum bytes of rows held in memory: for one file, and for all files of a task.
+_ROW_GROUP = 16 * 1024 * 1024
+_HELD = 32 * 1024 * 1024
+# Rows held in memory while files are read or merged.
+_ROWS_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Files of one directory to merge, the target directory, and the files to delete afterwards."""
+
+    places: Sequence[str]
+    to: str = DATA
+    delete: Sequence[str] = ()
+
+
+def check(path: str) -> None:
+    """Raise StoreFailed or InvalidOption unless files can be written at the path."""
+    with explained(path):
+        store = open_at(path)
+        place = f"{DATA}/check-{uuid.uuid4().hex}"
+        store.abandon(place, store.create(place))
+
+
+def write(
+    path: str,
+    run: int,
+    number: int,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    to: str = DATA,
+    schemas: Mapping[str, Any] | None = None,
+) -> list[File]:
+    """Write one task's rows to unpublished files; returns the files.
+
+    ``schemas`` has, by queue, the fields of bodies that become columns.
+    """
+    writing = _Writing(path, run, number, to, schemas or {})
+    try:
+        for batch in batches:
+            writing.add(batch)
+        return writing.finish()
+    except BaseException:
+        writing.abandon()
+        raise
+
+
+class _Writing:
+    """Writes one task's files, one per queue and day. Holds at most ``_HELD`` bytes of rows."""
+
+    def __init__(
+        self, path: str, run: int, number: int, to: str, schemas: Mapping[str, Any]
+    ) -> None:
+        self.path, self.directory = path, to
+        self.store = open_at(path)
+        self.name = f"run-{run}-{number}-{uuid.uuid4().hex[:8]}.parquet"
+        self.schemas = {
+            queue: StructType.fromJson(schema["fields"])
+            for queue, schema in schemas.items()
+            if schema["fields"]
+        }
+        self.sinks: dict[str, Sink] = {}
+        self.writers: dict[str, parquet.ParquetWriter] = {}
+        self.rows: Counter[str] = Counter()
+        self.held: dict[str, list[pa.RecordBatch]] = {}
+        self.sizes: Counter[str] = Counter()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        days = pc.strftime(batch.column("archived_at"), format="%Y-%m-%d")
+        queues = batch.column("queue")
+        for queue in pc.unique(queues).to_pylist():
+            for day in pc.unique(days).to_pylist():
+                chosen = pc.and_(pc.equal(queues, queue), pc.equal(days, day))
+                rows = batch if pc.all(chosen).as_py() else batch.filter(chosen)
+                if rows.num_rows:
+                    if queue in self.schemas:
+                        rows = body_columns.add_columns(rows, self.schemas[queue])
+                    self._hold(f"{self.directory}/queue={queue}/date={day}/{self.name}", rows)
+
+    def _hold(self, place: str, rows: pa.RecordBatch) -> None:
+        self.held.setdefault(place, []).append(rows)
+        self.sizes[place] += rows.nbytes
+        self.rows[place] += rows.num_rows
+        while self.sizes.total() > _HELD or self.sizes[place] > _ROW_GROUP:
+            with explained(self.path):
+                self._flush(self.sizes.most_common(1)[0][0])
+
+    def _flush(self, place: str) -> None:
+        rows = pa.Table.from_batches(self.held.pop(place))
+        del self.sizes[place]
+        if place not in self.writers:
+            self.sinks[place] = self.store.create(place)
+            self.writers[place] = parquet.ParquetWriter(
+                self.sinks[place],
+                rows.schema,
+                compression="zstd",
+                use_dictionary=_REPEATED,
+            )
+        self.writers[place].write_table(rows)
+
+    def finish(self) -> list[File]:
+        files = []
+        with explained(self.path):
+            for place in list(self.held):
+                self._flush(place)
+            for place, sink in sorted(self.sinks.items()):
+                self.writers[place].close()
+                size = sink.tell()
+                sink.close()
+                told = {"rows": self.rows[place], "bytes": size}
+                files.append({**self.store.written(place, sink), **told})
+        return files
+
+    def abandon(self) -> None:
+        for place, sink in self.sinks.items():
+            # Further errors are suppressed, so that the first one is raised. A sweep deletes
+            # files that remain.
+            with suppress(Exception):
+                self.writers[place].close()
+            with suppress(Exception):
+                self.store.abandon(place, sink)
+
+
+def publish(path: str, files: Sequence[File]) -> None:
+    """Make files visible. Publishing them again changes nothing."""
+    with explained(path):
+        open_at(path).publish(files)
+
+
+def sweep(path: str) -> None:
+    """Delete files that were written and never published."""
+    store = open_at(path)
+    for directory in (DATA, COMPACTED):
+        store.sweep(directory)
+
+
+def delete(path: str) -> None:
+    """Delete everything that exports wrote under a path, and nothing else."""
+    sweep(path)
+    store = open_at(path)
+    for directory in (DATA, COMPACTED, STAGING, METADATA):
+        store.delete(directory)
+
+
+def files_in(path: str, directory: str = DATA) -> dict[str, list[str]]:
+    """The lake's files by directory, as paths relative to the lake's root."""
+    with explained(path):
+        store = open_at(path)
+        return {
+            found: [store.place(info) for info in infos]
+            for found, infos in store.files(directory).items()
+        }
+
+
+def merge(path: str, run: int, number: int, task: Merge) -> list[File]:
+    """Merge small files of one directory into an unpublished file."""
+    store = open_at(path)
+    # Later files may have more columns.
+    schema = pa.unify_schemas(
+        [
+            parquet.read_schema(store.path(place), filesystem=store.filesystem)
+            for place in task.places
+        ],
+        promote_options="permissive",
+    )
+    rows = (batch for place in task.places for batch in rows_of(store, place, schema))
+    return write(path, run, number, rows, to=task.to)
+
+
+def rows_of(store: Store, place: str, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield a file's rows. Columns that are missing in it come from its path, or are NULL."""
+    with parquet.ParquetFile(store.path(place), filesystem=store.filesystem) as file:
+        columns = [name for name in wanted.names if name in file.schema_arrow.names]
+        there = {name: key_of(place, name) or None for name in wanted.names}
+        for batch in file.iter_batches(_ROWS_AT_ONCE, columns=columns, use_threads=False):
+            yield pa.RecordBatch.from_arrays(
+                [
+                    batch.column(field.name).cast(field.type)
+                    if field.name in columns
+                    else pa.repeat(pa.scalar(there[field.name], field.type), len(batch))
+                    for field in wanted
+                ],
+                schema=wanted,
+            )

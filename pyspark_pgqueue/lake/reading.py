@@ -1,0 +1,101 @@
+"""A lake as a DataFrame.
+
+Spark reads directories and HDFS itself. For an object store it would need a connector: a jar, and
+credentials in the jar's own settings. Object stores are therefore read by pyarrow, with the
+credentials that exports use.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_pgqueue.errors import InvalidOption
+from pyspark_pgqueue.lake.files import DATA, rows_of
+from pyspark_pgqueue.lake.stores import Store, address, explained, key_of, open_at
+from pyspark_pgqueue.source.arrow import arrow_schema
+from pyspark_pgqueue.source.columns import ARCHIVE, ddl
+from pyspark_pgqueue.source.landing import Landing
+
+_SPARKS_OWN = {"file", "hdfs", "viewfs"}
+#: Bytes of files in one task; a larger file has a task of its own.
+_TASK = 64 * 1024 * 1024
+
+Days = tuple[dt.date, dt.date]
+
+
+def read(spark: Any, path: str, names: Iterable[str] = (), days: Days | None = None) -> Any:
+    """Return a lake's messages as a DataFrame.
+
+    ``names`` selects columns. ``days`` selects the messages that ended from its first day to its
+    last. By default, all columns and messages are returned.
+
+    >>> read(spark, "s3://bucket/lake").where("state = 'FAILED'").count()
+    12
+
+    ``queue`` and ``date`` are always included; they come from the files' paths.
+
+    Raises InvalidOption if nothing was exported there, and StoreFailed.
+    """
+    path = address(path)
+    with explained(path):
+        store = open_at(path)
+        if not store.exists(store.path(DATA)):
+            raise InvalidOption(
+                f"There is no lake at {path}: nothing was exported there yet. Export first, or "
+                f"correct the path."
+            )
+    wanted = [name for name in names or ARCHIVE if name != "queue"]
+    # An explicit schema: Spark would infer a number for a queue named 007.
+    schema = f"{ddl(ARCHIVE, wanted)}, queue string, date string"
+    if "://" not in path or path.partition("://")[0] in _SPARKS_OWN:
+        rows = spark.read.schema(schema).parquet(f"{path}/{DATA}")
+    else:
+        options = {} if days is None else {"first": str(days[0]), "last": str(days[1])}
+        rows = spark.read.format("pgqueue").schema(schema).options(**options).load(path)
+    return rows if days is None else rows.where(f"date BETWEEN '{days[0]}' AND '{days[1]}'")
+
+
+def size(path: str, days: Days | None = None) -> int:
+    """The size of a lake's files in bytes, of these days or of all."""
+    return sum(info.size for info in _files(open_at(path), *map(str, days or ())))
+
+
+def _files(store: Store, first: str = "", last: str = "9999") -> list[fs.FileInfo]:
+    by_directory = store.files(DATA).items()
+    chosen = [infos for place, infos in by_directory if first <= key_of(place, "date") <= last]
+    return [info for infos in chosen for info in infos]
+
+
+class LakeReader(Landing, DataSourceReader):
+    """Reads a lake for the data source ``pgqueue``, in tasks of about ``_TASK`` bytes of files."""
+
+    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+        self.path, self.schema = options["path"], schema
+        self.days = [options[name] for name in ("first", "last") if name in options]
+
+    def partitions(self) -> Sequence[InputPartition]:
+        store = open_at(self.path)
+        tasks: list[list[str]] = []
+        size = 0
+        for info in _files(store, *self.days):
+            if not tasks or size + info.size > _TASK:
+                tasks.append([])
+                size = 0
+            tasks[-1].append(store.place(info))
+            size += info.size
+        return [InputPartition(places) for places in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # For an empty list of partitions, Spark passes one partition without a value.
+        if partition is None or partition.value is None:
+            return
+        store, wanted = open_at(self.path), arrow_schema(self.schema)
+        for place in partition.value:
+            yield from rows_of(store, place, wanted)

@@ -1,0 +1,274 @@
+"""Lakes and export runs in the database.
+
+A run is a row of ``pgqueue_export_run``, recorded before its first file is written. It is RUNNING
+until the names of its files are recorded, and PUBLISHING until the files are visible. A run that
+fails while RUNNING has published nothing: the next run exports its messages. A run that dies while
+publishing is finished by the next export.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import psycopg
+
+from pyspark_pgqueue.errors import InvalidOption, JobRunning, ServerChanged, in_one_line
+from pyspark_pgqueue.lake.stores import File, key_of
+from pyspark_pgqueue.source import database
+
+#: First key of a lake's advisory lock; the second is its path. Also in maintenance/lakes.sql.
+LOCK = "pgqueue export"
+_MOST_OF_AN_ERROR = 20_000
+
+
+@dataclass(frozen=True)
+class Lake:
+    """A row of pgqueue_lake."""
+
+    id: int
+    path: str
+    queues: tuple[str, ...]  # empty: every queue
+    exported_below: int
+    table: str  # empty: no Iceberg table
+    body_schemas: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The changes to a lake's files when a run is published."""
+
+    add: list[File]
+    #: Files whose rows are also in ``add``, which replaces them in the Iceberg table.
+    remove: list[str] = field(default_factory=list)
+    #: Files to delete.
+    delete: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        by_queue: Counter[str] = Counter()
+        for file in self.add:
+            by_queue[key_of(file["to"], "queue")] += file["rows"]
+        return {**self.__dict__, "queues": dict(by_queue)}
+
+
+@contextmanager
+def locked(connection: psycopg.Connection[Any], path: str) -> Iterator[None]:
+    """Allow one export per lake at a time. The lock ends with the process."""
+    given = [LOCK, path]
+    taken = "SELECT pg_try_advisory_lock(hashtext(%s), hashtext(%s))"
+    if connection.execute(taken, given).fetchone() != (True,):
+        raise JobRunning(f"Another process is exporting to {path}. Wait for it, or stop it.")
+    try:
+        yield
+    finally:
+        # Unlocked explicitly: the server may notice the closed connection only after the next
+        # export starts.
+        with suppress(psycopg.Error):
+            connection.execute("SELECT pg_advisory_unlock(hashtext(%s), hashtext(%s))", given)
+
+
+@contextmanager
+def recorded(connection: psycopg.Connection[Any], path: str) -> Iterator[None]:
+    """Record an error of the block in the lake's unfinished run, or add a failed run for it.
+
+    The caller holds the lake's lock.
+    """
+    try:
+        yield
+    except BaseException as error:
+        told = f"{in_one_line(error)}\n{traceback.format_exc()}"
+        # A lost connection leaves the run unchanged. Without a session that holds the lock, the run
+        # counts as dead.
+        with suppress(psycopg.Error):
+            # An interrupt adds no failed run: a delayed one arrives after the run has ended.
+            anew = not isinstance(error, KeyboardInterrupt)
+            given = {"path": path, "error": told[:_MOST_OF_AN_ERROR], "anew": anew}
+            connection.execute(_FAIL, given)
+        raise
+
+
+_FAIL = """
+WITH unfinished AS (
+    UPDATE pgqueue_export_run
+    SET error = %(error)s,
+        state = CASE state WHEN 'RUNNING' THEN 'FAILED' ELSE state END,
+        finished_at = CASE state WHEN 'RUNNING' THEN clock_timestamp() END
+    WHERE lake_id = (SELECT id FROM pgqueue_lake WHERE path = %(path)s)
+      AND state IN ('RUNNING', 'PUBLISHING')
+    RETURNING id
+)
+INSERT INTO pgqueue_export_run (lake_id, kind, state, from_xid, to_xid, rows, files, bytes,
+                                manifest, error, finished_at)
+SELECT id, 'EXPORT', 'FAILED', exported_below, exported_below, 0, 0, 0, '{}', %(error)s,
+       clock_timestamp()
+FROM pgqueue_lake WHERE path = %(path)s AND %(anew)s AND NOT EXISTS (SELECT FROM unfinished)
+"""
+
+
+def open_lake(
+    connection: psycopg.Connection[Any],
+    path: str,
+    queues: Sequence[str],
+    holds: bool | None,
+    table: str,
+    has_files: bool,
+) -> Lake:
+    """Return the lake at a path. Registers a new one. Raises InvalidOption and ServerChanged."""
+    server = database.server(connection)
+    known = connection.execute("SELECT 1 FROM pgqueue_lake WHERE path = %s", [path]).fetchone()
+    if known is None and has_files:
+        raise InvalidOption(
+            f"{path} already has files of a lake that is not in this database: messages could be "
+            f"duplicated there. Export to an empty path, or pass --anew to delete the files first."
+        )
+    row = connection.execute(
+        "INSERT INTO pgqueue_lake (path, queues, holds_retention, exported_below, system, iceberg, "
+        "body_schemas) "
+        "VALUES (%(path)s, %(queues)s, coalesce(%(holds)s, false), 0, %(system)s, %(table)s, '{}') "
+        "ON CONFLICT (path) DO UPDATE SET "
+        "holds_retention = coalesce(%(holds)s, pgqueue_lake.holds_retention), "
+        "iceberg = coalesce(nullif(pgqueue_lake.iceberg, ''), excluded.iceberg) "
+        "RETURNING id, path, queues, exported_below, iceberg, body_schemas, system",
+        {
+            "path": path,
+            "queues": json.dumps(list(queues)),
+            "holds": holds,
+            "system": server.system,
+            "table": table,
+        },
+    ).fetchone()
+    assert row is not None
+    *values, system = row
+    lake = Lake(*values)
+    if table and table != lake.table:
+        raise InvalidOption(
+            f"The lake {path} is already the Iceberg table {lake.table}. Leave --table out, or "
+            f"delete the lake and export it again (--anew)."
+        )
+    if queues and sorted(queues) != sorted(lake.queues):
+        raise InvalidOption(
+            f"The lake {path} contains {', '.join(lake.queues) or 'every queue'}, and this cannot "
+            f"be changed: earlier messages of a new queue would be missing. Leave --queue out, or "
+            f"export these queues to another path."
+        )
+    if system != server.system or lake.exported_below > server.now.xmax:
+        raise ServerChanged(
+            f"The lake {path} was exported from another server, or this server was restored to an "
+            f"earlier state. Export to another path, or delete the lake's files and export the "
+            f"database again (--anew)."
+        )
+    database.check_server(connection, server)
+    return lake
+
+
+def delete(connection: psycopg.Connection[Any], path: str) -> str:
+    """Delete the rows of a lake and of its runs; returns its Iceberg table."""
+    row = connection.execute(
+        "DELETE FROM pgqueue_lake WHERE path = %s RETURNING iceberg", [path]
+    ).fetchone()
+    return str(row[0]) if row else ""
+
+
+def unfinished(connection: psycopg.Connection[Any], lake: Lake) -> tuple[int, Manifest] | None:
+    """Return the id and manifest of a run whose process died while it published. Records any other
+    dead run as failed.
+    """
+    connection.execute(
+        "UPDATE pgqueue_export_run SET state = 'FAILED', finished_at = clock_timestamp(), "
+        "error = 'The process died, or was killed.' WHERE lake_id = %s AND state = 'RUNNING'",
+        [lake.id],
+    )
+    row = connection.execute(
+        "SELECT id, manifest FROM pgqueue_export_run WHERE lake_id = %s AND state = 'PUBLISHING'",
+        [lake.id],
+    ).fetchone()
+    if row is None:
+        return None
+    number, manifest = row
+    return number, Manifest(manifest["add"], manifest["remove"], manifest["delete"])
+
+
+def begin(
+    connection: psycopg.Connection[Any], lake: Lake, kind: str, low: int = 0, high: int = 0
+) -> tuple[int, tuple[int, ...]]:
+    """Record a new run. It resumes the lake's failed runs of this kind that no other run resumed.
+
+    Returns the new run's id, and the ids of the resumed runs.
+    """
+    with connection.transaction():
+        [(number,)] = connection.execute(
+            "INSERT INTO pgqueue_export_run "
+            "(lake_id, kind, state, from_xid, to_xid, rows, files, bytes, manifest, error) "
+            "VALUES (%s, %s, 'RUNNING', %s, %s, 0, 0, 0, '{}', '') RETURNING id",
+            [lake.id, kind, low, high],
+        ).fetchall()
+        failed = connection.execute(
+            "UPDATE pgqueue_export_run SET resumed_by_id = %s WHERE lake_id = %s AND kind = %s "
+            "AND state = 'FAILED' AND resumed_by_id IS NULL RETURNING id",
+            [number, lake.id, kind],
+        ).fetchall()
+    return number, tuple(sorted(pk for (pk,) in failed))
+
+
+def publishing(connection: psycopg.Connection[Any], run: int, manifest: Manifest) -> None:
+    """Record the changes that the run publishes. From now on the run can only be finished."""
+    add = manifest.add
+    connection.execute(
+        "UPDATE pgqueue_export_run SET state = 'PUBLISHING', manifest = %s, "
+        "rows = %s, files = %s, bytes = %s WHERE id = %s",
+        [
+            json.dumps(manifest.as_dict()),
+            sum(f["rows"] for f in add),
+            len(add),
+            sum(f["bytes"] for f in add),
+            run,
+        ],
+    )
+
+
+def end(connection: psycopg.Connection[Any], run: int) -> None:
+    """Record that the run is published, and how far its lake is exported."""
+    with connection.transaction():
+        [(kind, below, lake)] = connection.execute(
+            "UPDATE pgqueue_export_run SET state = 'DONE', error = '', "
+            "finished_at = clock_timestamp() WHERE id = %s "
+            "RETURNING kind, to_xid, lake_id",
+            [run],
+        ).fetchall()
+        if kind == "EXPORT":
+            exported(connection, lake, below)
+
+
+def exported(connection: psycopg.Connection[Any], lake: int, below: int) -> None:
+    """Record that the lake has all messages of transactions with ids less than ``below``."""
+    connection.execute(
+        "UPDATE pgqueue_lake SET exported_below = %(below)s, exported_at = coalesce("
+        "(SELECT min(archived_at) FROM pgqueue_archive WHERE archive_xid >= %(below)s), "
+        "clock_timestamp()) WHERE id = %(lake)s",
+        {"below": below, "lake": lake},
+    )
+
+
+def store_schemas(connection: psycopg.Connection[Any], lake: Lake, schemas: dict[str, Any]) -> Lake:
+    """Store the schemas of the queues' bodies with the lake."""
+    if schemas != lake.body_schemas:
+        connection.execute(
+            "UPDATE pgqueue_lake SET body_schemas = %s WHERE id = %s",
+            [json.dumps(schemas), lake.id],
+        )
+    return replace(lake, body_schemas=schemas)
+
+
+def replaced(connection: psycopg.Connection[Any], lake: Lake) -> set[str]:
+    """The files whose rows a compaction wrote to other files."""
+    rows = connection.execute(
+        "SELECT jsonb_array_elements_text(manifest -> 'remove') FROM pgqueue_export_run "
+        "WHERE lake_id = %s AND kind = 'COMPACT' AND state IN ('PUBLISHING', 'DONE')",
+        [lake.id],
+    )
+    return {place for (place,) in rows}

@@ -1,0 +1,1 @@
+"""Writes rows into queues."""

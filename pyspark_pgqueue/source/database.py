@@ -1,0 +1,139 @@
+"""A connection to the database, its server's identity, and the queues that the options select."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from pyspark_pgqueue.errors import InvalidOption, ServerChanged
+from pyspark_pgqueue.source.offsets import Snapshot
+from pyspark_pgqueue.source.options import Options
+
+Queue = tuple[int, str]
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server's snapshot, its identity, and whether it is a replica."""
+
+    now: Snapshot
+    system: str
+    is_replica: bool
+
+
+# Matches the parts of an address that libpq quotes in its errors.
+_QUOTED = re.compile(r'".*"', re.S)
+
+
+def database_url(text: str) -> str:
+    """Return the libpq address of a database, given its libpq or JDBC address.
+
+    >>> database_url("jdbc:postgresql://db/shop")
+    'postgresql://db/shop'
+
+    Raises InvalidOption. Its text has no part of the address, since that may be the password.
+    """
+    url = text.removeprefix("jdbc:")
+    try:
+        conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        reason = _QUOTED.sub('"…"', str(error).strip())
+        jdbc = ", without parameters that only JDBC knows" if url != text else ""
+        raise InvalidOption(
+            f"The url is not a PostgreSQL address: {reason}. Write it as "
+            f"postgresql://user@host/database{jdbc}."
+        ) from None
+    return url
+
+
+def connect(url: str) -> psycopg.Connection[Any]:
+    return psycopg.connect(url, autocommit=True, application_name="pgqueue spark")
+
+
+def server(connection: psycopg.Connection[Any]) -> Server:
+    [(snapshot, is_replica, system)] = connection.execute(
+        "SELECT pg_current_snapshot()::text, pg_is_in_recovery(), system_identifier::text "
+        "FROM pg_control_system()"
+    )
+    now = Snapshot.parse(snapshot)
+    # A replica's snapshot does not show which transactions are running on the primary.
+    return Server(Snapshot.below(now.xmin) if is_replica else now, system, is_replica)
+
+
+def check_server(connection: psycopg.Connection[Any], server: Server) -> None:
+    """Refuse an archive from another server's dump: its transactions are ahead of this server.
+
+    The transaction numbers mean nothing here, and streams would skip rows until the server reaches
+    the numbers.
+    """
+    [(newest, reached)] = connection.execute(
+        "SELECT max(archive_xid), pg_snapshot_xmax(pg_current_snapshot())::text::bigint "
+        "FROM pgqueue_archive WHERE archive_xid >= %s",
+        [server.now.xmax],
+    )
+    # All is well if the server assigned this transaction's number after the planner's snapshot.
+    if newest is None or server.is_replica or newest < reached:
+        return
+    raise ServerChanged(
+        f"The archive has transaction {newest}, but this server is only at {server.now.xmax}: the "
+        f"database was restored from a dump of another server. First renumber the restored rows: "
+        f"UPDATE pgqueue_archive SET archive_xid = DEFAULT; "
+        f"UPDATE pgqueue_message SET enqueued_xid = DEFAULT; DELETE FROM pgqueue_purge_mark; "
+        f"Then start from new checkpoints, and export to a new lake."
+    )
+
+
+def queues(
+    connection: psycopg.Connection[Any],
+    options: Options,
+    conditions: Sequence[str] = (),
+    *,
+    may_be_dropped: bool = False,
+) -> list[Queue]:
+    """The selected queues, as (id, name).
+
+    Raises InvalidOption for an unknown name. With ``may_be_dropped``, names of dropped queues are
+    known.
+    """
+    # A percent sign in a condition is literal: a condition takes no parameters.
+    terms = [each.replace("{queue}", "q.name").replace("%", "%%") for each in conditions]
+    params: dict[str, Any] = {}
+    if options.subscribe:
+        terms.append("lower(q.name) = ANY(%(names)s)")
+        params["names"] = [name.lower() for name in options.subscribe]
+    if options.pattern is not None:
+        terms.append("q.name ~ %(pattern)s")
+        params["pattern"] = f"^(?:{options.pattern})$"
+    where = " AND ".join(terms) or "true"
+    found: list[Queue] = connection.execute(
+        f"SELECT q.id, q.name FROM pgqueue_queue q WHERE {where} ORDER BY q.name", params
+    ).fetchall()
+    missing = {name.lower() for name in options.subscribe} - {name.lower() for _, name in found}
+    if missing and may_be_dropped:
+        marks = "SELECT lower(dropped) FROM pgqueue_purge_mark WHERE lower(dropped) = ANY(%s)"
+        missing -= {name for (name,) in connection.execute(marks, [list(missing)])}
+    if missing and not conditions:
+        raise InvalidOption(
+            f"There is no queue {', '.join(map(repr, sorted(missing)))} in the database. "
+            f"Correct the name, or create the queue."
+        )
+    return found
+
+
+def sample(connection: psycopg.Connection[Any], options: Options) -> list[str]:
+    """Sample bodies, the same number from each selected queue."""
+    chosen = queues(connection, options)
+    found: list[str] = []
+    for pk, _ in chosen:
+        table = f"pgqueue_message_q{pk}"
+        rows = connection.execute(
+            f"SELECT body::text FROM {table} WHERE body IS NOT NULL LIMIT %s",
+            [max(options.body_sample // len(chosen), 1)],
+        )
+        found += [text for (text,) in rows]
+    return found

@@ -1,0 +1,1 @@
+"""Tests of the jobs that use a lake."""

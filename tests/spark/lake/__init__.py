@@ -1,0 +1,1 @@
+"""Tests of a lake's files, stores and Iceberg table."""

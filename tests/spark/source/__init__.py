@@ -1,0 +1,1 @@
+"""Tests of reads of the archive, live messages and counts."""
