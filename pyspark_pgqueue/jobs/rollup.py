@@ -21,6 +21,7 @@ from pyspark_pgqueue.jobs.progress import Progress, quiet
 from pyspark_pgqueue.lake.stores import address
 from pyspark_pgqueue.rollup import in_database, in_lake
 from pyspark_pgqueue.rollup.figures import Figures, Key, bucket_of, moment
+from pyspark_pgqueue.rollup.statistics import COLUMNS
 from pyspark_pgqueue.source import database
 
 HOUR = 3600
@@ -200,29 +201,6 @@ def _kept_in(
     return min(max(kept, figures.start), figures.end)
 
 
-_COLUMNS: dict[str, Any] = {
-    "sent": 0,
-    "completed": 0,
-    "failed": 0,
-    "retried": 0,
-    "dead_lettered": 0,
-    "backlog": 0,
-    "busy": 0.0,
-    "wait_p50": None,
-    "wait_p95": None,
-    "wait_p99": None,
-    "run_p50": None,
-    "run_p95": None,
-    "run_p99": None,
-    "waits": {},
-    "runs": {},
-    "groups": 0,
-    "top_group": None,
-    "poison": [],
-    "top_errors": [],
-}
-
-
 def _save(
     connection: psycopg.Connection[Any],
     rows: dict[Key, dict[str, Any]],
@@ -233,10 +211,10 @@ def _save(
     """Replace these spans' roll-ups in one transaction. Returns how many were deleted as empty."""
     seconds, start, end = figures.seconds, figures.start, figures.end
     whole = [moment(bucket) for bucket in figures.whole.values()]
-    names = list(_COLUMNS)
+    names = list(COLUMNS)
     # Parameters are scalars: lists and dicts become JSON text, None becomes NULL.
     values = [
-        [queue, seconds, moment(bucket), *(_value(found.get(n, _COLUMNS[n])) for n in names)]
+        [queue, seconds, moment(bucket), *(_value(found.get(n, COLUMNS[n])) for n in names)]
         for (queue, bucket), found in rows.items()
     ]
     updates = ", ".join(f"{name} = excluded.{name}" for name in names)

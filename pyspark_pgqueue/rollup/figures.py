@@ -7,23 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-LONGEST_LIST = 5
-POISONOUS = 3
-PERCENTS = (50, 95, 99)
-#: Maximum characters of an error's first line, which names the error. The traceback follows.
-FIRST_LINE = 200
-
-#: SQL for PostgreSQL and Spark: the histogram bin of a duration, given its base-2 logarithm. The
-#: bins are those of django_pgqueue.history.histograms.
-BUCKET = "least(greatest(floor(4 * {}), -40), 88)"
-#: SQL for PostgreSQL and Spark: how often an archived message was retried. Its last attempt is not
-#: counted, since it ended the message, unless the message was cancelled, replaced or expired.
-_UNENDED = "('CANCELLED', 'REPLACED', 'EXPIRED')"
-RETRIED = f"greatest(attempts - CASE WHEN state IN {_UNENDED} THEN 0 ELSE 1 END, 0)"
-#: SQL for PostgreSQL and Spark: whether an archived message was delivered, and whether its last
-#: delivery ended it. Without these tests, greatest() would turn a missing time into zero.
-READ = "first_read_at IS NOT NULL"
-RAN = "last_read_at IS NOT NULL AND state <> 'EXPIRED'"
+from pyspark_pgqueue.rollup.statistics import FREQUENT, PERCENTS, TIMES, WORST
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
@@ -109,17 +93,18 @@ class Figures:
             return
         row = self.rows[queue, bucket]
         if kind == "ended":
-            self.ended[queue, bucket] += told["count"]
-            for name in ("completed", "failed", "retried", "busy"):
-                row[name] = told[name]
-            for name in ("wait", "run"):
+            self.ended[queue, bucket] += told.pop("count")
+            for name in TIMES:
                 # NULL if no message has this time.
-                values = told[f"{name}s"] or [None] * len(PERCENTS)
+                values = told.pop(name) or [None] * len(PERCENTS)
                 for percent, value in zip(PERCENTS, values, strict=True):
                     row[f"{name}_p{percent}"] = value
-        elif kind == "top_group":
-            row["groups"] = told["groups"]
-            row["top_group"] = {"group": told["group"], "count": told["count"]}
+            row |= told
+        elif kind in FREQUENT:
+            row |= FREQUENT[kind].columns(*told)
+        elif kind in WORST:
+            names = WORST[kind].columns
+            row[kind] = [dict(zip(names, values, strict=True)) for values in told]
         else:
             row[kind] = told
 

@@ -6,7 +6,7 @@ PostgreSQL aggregates, so only figures leave the server.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import SimpleQueue
@@ -15,18 +15,18 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from pyspark_pgqueue.rollup.figures import (
-    BUCKET,
-    FIRST_LINE,
+from django_pgqueue.engine.names import table_names
+from pyspark_pgqueue.rollup import statistics
+from pyspark_pgqueue.rollup.figures import Figures, Removed, moment
+from pyspark_pgqueue.rollup.statistics import (
+    FREQUENT,
     LONGEST_LIST,
     PERCENTS,
-    POISONOUS,
-    RAN,
-    READ,
-    RETRIED,
-    Figures,
-    Removed,
-    moment,
+    SUMS,
+    TIMES,
+    WORST,
+    Frequent,
+    Worst,
 )
 from pyspark_pgqueue.source import database
 
@@ -48,125 +48,136 @@ def one_snapshot(url: str) -> Iterator[list[psycopg.Connection[Any]]]:
         yield [one, other]
 
 
-_PLACE = BUCKET.format("ln(greatest({}, 1e-6)) / ln(2::float8)") + "::integer"
+_BUCKET = "floor(date_part('epoch', {}) / %(seconds)s)::integer"
+_ARCHIVED_ROWS = "(SELECT a.* FROM {archive} a WHERE {since}) ended"
+_ROWS = """(
+        SELECT a.*, m.scheduled_at, m.group_key
+        FROM {archive} a JOIN {message} m ON m.id = a.id AND m.enqueued_at = a.enqueued_at
+        WHERE {since}
+    ) ended"""
 
-# Percentiles need each span's times sorted. The other figures are computed from counts of rows by
-# value. Errors and high delivery counts, which few rows have, are read separately, so that the
-# intermediate rows stay narrow.
-_ARCHIVED = f"""
+
+def _statement() -> str:
+    """The statement that counts a queue's messages that ended.
+
+    Percentiles need each span's times sorted. The other figures are computed from counts of rows by
+    value.
+    """
+    parts = statistics.parts(
+        _BUCKET.format, lambda start, end: f"date_part('epoch', {end} - {start})", rare=False
+    )
+    bins = [f"{name}_bin" for name in TIMES]
+    totals = {name: time.total for name, time in TIMES.items() if time.total}
+    values = ", ".join(["bucket", "sent_bucket", *SUMS, *bins])
+    computed = _list("{1} AS {0}_bin", {name: statistics.bin_of(name) for name in TIMES})
+    percentiles = "percentile_cont(%(parts)s::float8[]) WITHIN GROUP (ORDER BY {0}) AS {0}"
+    others = [
+        *(_frequent(name, each) for name, each in FREQUENT.items()),
+        *(_worst(name, each) for name, each in WORST.items()),
+    ]
+    return f"""
 WITH ended AS MATERIALIZED (
-    SELECT floor(date_part('epoch', a.archived_at) / %(seconds)s)::integer AS bucket,
-           floor(date_part('epoch', a.enqueued_at) / %(seconds)s)::integer AS sent_bucket,
-           a.state = 'COMPLETED' AS completed, a.state = 'FAILED' AS failed,
-           {RETRIED} AS retried,
-           CASE WHEN {READ} THEN greatest(0, date_part('epoch', a.first_read_at
-               - greatest(a.enqueued_at, m.scheduled_at))) END AS wait,
-           CASE WHEN {RAN} THEN greatest(0, date_part('epoch', a.archived_at - a.last_read_at))
-               END AS run,
-           m.group_key
-    FROM pgqueue_archive_q{{id}} a
-    JOIN pgqueue_message_q{{id}} m ON m.id = a.id AND m.enqueued_at = a.enqueued_at
-    WHERE {{since}}
+    SELECT {", ".join(parts)} FROM {_ROWS}
 ),
 counted AS MATERIALIZED (
-    SELECT bucket, sent_bucket, completed, failed, retried,
-           {_PLACE.format("wait")} AS wait_place, {_PLACE.format("run")} AS run_place,
-           count(*) AS count, sum(run) AS busy
-    FROM ended GROUP BY 1, 2, 3, 4, 5, 6, 7
+    SELECT {values}, count(*) AS count, {_list("sum({0}) AS {1}", totals)}
+    FROM (SELECT *, {computed} FROM ended) placed GROUP BY {values}
 ),
 timed AS MATERIALIZED (
-    SELECT bucket,
-           percentile_cont(%(parts)s::float8[]) WITHIN GROUP (ORDER BY wait) AS waits,
-           percentile_cont(%(parts)s::float8[]) WITHIN GROUP (ORDER BY run) AS runs
-    FROM ended GROUP BY bucket
+    SELECT bucket, {_list(percentiles, TIMES)} FROM ended GROUP BY bucket
 ),
 total AS MATERIALIZED (
-    SELECT bucket, sum(count) AS count,
-           coalesce(sum(count) FILTER (WHERE completed), 0) AS completed,
-           coalesce(sum(count) FILTER (WHERE failed), 0) AS failed,
-           coalesce(sum(count * retried), 0) AS retried,
-           coalesce(sum(busy), 0) AS busy
+    SELECT bucket, sum(count) AS count, {_list("sum(count * {0}) AS {0}", SUMS)},
+           {_list("coalesce(sum({1}), 0) AS {1}", totals)}
     FROM counted GROUP BY bucket
-),
-poison AS (
-    SELECT *, row_number() OVER (PARTITION BY bucket ORDER BY read_ct DESC, id) AS place
-    FROM (SELECT floor(date_part('epoch', a.archived_at) / %(seconds)s)::integer AS bucket,
-                 a.id, a.read_ct, a.state
-          FROM pgqueue_archive_q{{id}} a
-          WHERE a.read_ct >= {POISONOUS} AND {{since}}) each
-),
-grouped AS (
-    SELECT *, row_number() OVER (PARTITION BY bucket
-                                 ORDER BY count DESC, value COLLATE "C") AS place,
-           count(*) OVER (PARTITION BY bucket) AS groups
-    FROM (SELECT bucket, group_key AS value, count(*) AS count
-          FROM ended WHERE group_key IS NOT NULL GROUP BY 1, 2) each
-),
-failing AS (
-    SELECT *, row_number() OVER (PARTITION BY bucket
-                                 ORDER BY count DESC, value COLLATE "C") AS place
-    FROM (SELECT floor(date_part('epoch', a.archived_at) / %(seconds)s)::integer AS bucket,
-                 left(split_part(ltrim(a.error), chr(10), 1), {FIRST_LINE}) AS value,
-                 count(*) AS count
-          FROM pgqueue_archive_q{{id}} a
-          WHERE a.error IS NOT NULL AND {{since}} GROUP BY 1, 2) each
 )
-SELECT %(name)s::text, bucket * %(seconds)s::bigint, 'ended', to_jsonb(total) || to_jsonb(timed)
+{_row("bucket", "'ended'", "(to_jsonb(total) || to_jsonb(timed)) - 'bucket'")}
 FROM total JOIN timed USING (bucket)
 UNION ALL
-SELECT %(name)s::text, sent_bucket * %(seconds)s::bigint, 'sent', to_jsonb(sum(count))
-FROM counted GROUP BY sent_bucket
+{_row("sent_bucket", "'sent'", "to_jsonb(sum(count))")} FROM counted GROUP BY sent_bucket
 UNION ALL
-SELECT %(name)s::text, bucket * %(seconds)s::bigint, kind, jsonb_object_agg(place, count)
-FROM (SELECT kind, bucket, place, sum(count) AS count
-      FROM counted, LATERAL (VALUES ('waits', wait_place), ('runs', run_place)) bin (kind, place)
-      WHERE place IS NOT NULL GROUP BY 1, 2, 3) each
+{_row("bucket", "kind", "jsonb_object_agg(bin, count)")}
+FROM (SELECT kind, bucket, bin, sum(count) AS count
+      FROM counted, LATERAL (VALUES {_list("('{0}s', {0}_bin)", TIMES)}) bins (kind, bin)
+      WHERE bin IS NOT NULL GROUP BY 1, 2, 3) each
 GROUP BY kind, bucket
 UNION ALL
-SELECT %(name)s::text, bucket * %(seconds)s::bigint, 'poison',
-       jsonb_agg(jsonb_build_object('id', id, 'read_ct', read_ct, 'state', state) ORDER BY place)
-FROM poison WHERE place <= {LONGEST_LIST} GROUP BY bucket
-UNION ALL
-SELECT %(name)s::text, bucket * %(seconds)s::bigint, 'top_group',
-       jsonb_build_object('groups', groups, 'group', value, 'count', count)
-FROM grouped WHERE place = 1
-UNION ALL
-SELECT %(name)s::text, bucket * %(seconds)s::bigint, 'top_errors',
-       jsonb_agg(jsonb_build_object('error', value, 'count', count) ORDER BY place)
-FROM failing WHERE place <= {LONGEST_LIST} GROUP BY bucket
+{" UNION ALL ".join(others)}
 """
 
-_LETTERS = """
-SELECT told ->> 'source', floor(date_part('epoch', (told ->> 'dead_lettered_at')::timestamptz)
-                                / %(seconds)s)::bigint * %(seconds)s, 'dead', count(*)
-FROM (SELECT m.headers -> 'x-dead-letter' AS told
-      FROM pgqueue_archive_q{id} a
-      JOIN pgqueue_message_q{id} m ON m.id = a.id AND m.enqueued_at = a.enqueued_at
-      WHERE m.headers ? 'x-dead-letter' AND {since}) letters
+
+def _list(text: str, found: Iterable[str] | Mapping[str, str]) -> str:
+    """A list in SQL: ``text`` for each name, and for the name's value in a mapping."""
+    values = found if isinstance(found, Mapping) else dict.fromkeys(found, "")
+    return ", ".join(text.format(name, values[name]) for name in values)
+
+
+def _row(bucket: str, kind: str, told: str) -> str:
+    return f"SELECT %(name)s::text, {bucket} * %(seconds)s::bigint, {kind}, {told}"
+
+
+def _frequent(name: str, each: Frequent) -> str:
+    values = f"SELECT bucket, {name} AS value FROM ended"
+    if each.is_rare:
+        bucket = _BUCKET.format("archived_at")
+        values = f"SELECT {bucket} AS bucket, {each.value} AS value FROM {_ARCHIVED_ROWS}"
+    most = "jsonb_agg(jsonb_build_array(value, count) ORDER BY place)"
+    return (
+        _row("bucket", f"'{name}'", f"jsonb_build_array(min(number), {most})")
+        + f"""
+        FROM (SELECT *, count(*) OVER (PARTITION BY bucket) AS number,
+                     row_number() OVER (PARTITION BY bucket
+                                        ORDER BY count DESC, value COLLATE "C") AS place
+              FROM (SELECT bucket, value, count(*) AS count FROM ({values}) all_values
+                    WHERE value IS NOT NULL GROUP BY 1, 2) counted) ranked
+        WHERE place <= {LONGEST_LIST} GROUP BY bucket"""
+    )
+
+
+def _worst(name: str, each: Worst) -> str:
+    columns = ", ".join(each.columns)
+    told = f"jsonb_agg(jsonb_build_array({columns}) ORDER BY place)"
+    return (
+        _row("bucket", f"'{name}'", told)
+        + f"""
+        FROM (SELECT *, row_number() OVER (PARTITION BY bucket
+                                           ORDER BY {", ".join(each.order)}) AS place
+              FROM (SELECT {_BUCKET.format("archived_at")} AS bucket, {columns}
+                    FROM {_ARCHIVED_ROWS} WHERE {each.condition}) found) ranked
+        WHERE place <= {LONGEST_LIST} GROUP BY bucket"""
+    )
+
+
+_ARCHIVED = _statement()
+
+_LETTERS = f"""
+SELECT told ->> 'source',
+       {_BUCKET.format("(told ->> 'dead_lettered_at')::timestamptz")} * %(seconds)s::bigint,
+       'dead', count(*)
+FROM (SELECT m.headers -> 'x-dead-letter' AS told FROM {{rows}}
+      AND m.headers ? 'x-dead-letter') letters
 WHERE told ->> 'source' IS NOT NULL
 GROUP BY 1, 2
 """
 
-_LIVE = """
+_ARCHIVED_LETTERS = _LETTERS.format(
+    rows="{archive} a JOIN {message} m ON m.id = a.id AND m.enqueued_at = a.enqueued_at "
+    "WHERE {since}"
+)
+
+_LIVE = f"""
 WITH live AS (
     SELECT q.name, l.id, l.queue_id, l.enqueued_at,
            EXISTS (SELECT FROM pgqueue_queue s WHERE s.dead_letter_queue_id = q.id) AS dead
     FROM pgqueue_live l JOIN pgqueue_queue q ON q.id = l.queue_id
-), letter AS (
-    SELECT m.headers -> 'x-dead-letter' AS told
-    FROM live l JOIN pgqueue_message m
-        ON m.id = l.id AND m.queue_id = l.queue_id AND m.enqueued_at = l.enqueued_at
-    WHERE l.dead AND m.headers ? 'x-dead-letter'
 )
-SELECT name, floor(date_part('epoch', enqueued_at) / %(seconds)s)::bigint * %(seconds)s,
-       'sent', count(*)
+SELECT name, {_BUCKET.format("enqueued_at")} * %(seconds)s::bigint, 'sent', count(*)
 FROM live GROUP BY 1, 2
 UNION ALL
-SELECT told ->> 'source',
-       floor(date_part('epoch', (told ->> 'dead_lettered_at')::timestamptz) / %(seconds)s)::bigint
-       * %(seconds)s, 'dead', count(*)
-FROM letter WHERE told ->> 'source' IS NOT NULL GROUP BY 1, 2
-"""
+""" + _LETTERS.format(
+    rows="live l JOIN pgqueue_message m ON m.id = l.id AND m.queue_id = l.queue_id "
+    "AND m.enqueued_at = l.enqueued_at WHERE l.dead"
+)
 
 
 def count_archived(
@@ -204,9 +215,9 @@ def count_archived(
         try:
             return [
                 row
-                for text in ((_ARCHIVED, _LETTERS) if has_dead_letters else (_ARCHIVED,))
+                for text in ((_ARCHIVED, _ARCHIVED_LETTERS) if has_dead_letters else (_ARCHIVED,))
                 for row in connection.execute(
-                    text.format(id=pk, since=condition), {**params, "name": name}
+                    text.format(**table_names(pk), since=condition), {**params, "name": name}
                 )
             ]
         finally:

@@ -8,18 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from pyspark_pgqueue.lake import reading
-from pyspark_pgqueue.rollup.figures import (
-    BUCKET,
-    FIRST_LINE,
-    LONGEST_LIST,
-    PERCENTS,
-    POISONOUS,
-    RAN,
-    READ,
-    RETRIED,
-    Figures,
-    moment,
-)
+from pyspark_pgqueue.rollup import statistics
+from pyspark_pgqueue.rollup.figures import Figures, moment
+from pyspark_pgqueue.rollup.statistics import FREQUENT, LONGEST_LIST, PERCENTS, SUMS, TIMES, WORST
 
 _VIEW = "pgqueue_ended"
 _IN_MEMORY = "spark.sql.execution.useObjectHashAggregateExec"
@@ -64,21 +55,17 @@ def _count(spark: Any, path: str, rows: Any, figures: Figures) -> None:
         for queue, first in ends.groupBy("queue").min("ended").collect():
             figures.take_from_lake(queue, first)
     _dead_letters(rows, figures)
-    ended = rows.selectExpr(
-        "id",
-        "queue",
-        "state",
-        "group_key",
-        "read_ct",
-        f"{RETRIED} AS retried",
-        f"substr(substring_index(ltrim(error), '\\n', 1), 1, {FIRST_LINE}) AS error",
-        f"{_bucket('archived_at', figures.seconds)} AS bucket",
-        f"{_bucket('enqueued_at', figures.seconds)} AS sent_bucket",
-        f"CASE WHEN {READ} THEN greatest(unix_micros(first_read_at) - "
-        "unix_micros(greatest(enqueued_at, scheduled_at)), 0) / 1e6 END AS wait",
-        f"CASE WHEN {RAN} THEN "
-        "greatest(unix_micros(archived_at) - unix_micros(last_read_at), 0) / 1e6 END AS run",
+    selected = statistics.parts(
+        lambda at: _bucket(at, figures.seconds),
+        lambda start, end: f"(unix_micros({end}) - unix_micros({start})) / 1e6",
+        rare=True,
     )
+    selected += [
+        f"CASE WHEN {each.condition} THEN struct({', '.join((*each.order, *each.columns))}) END "
+        f"AS {name}"
+        for name, each in WORST.items()
+    ]
+    ended = rows.selectExpr("queue", *selected)
     # Each span is in one task, which holds the times of one span at a time.
     ended = ended.repartition("queue", "bucket").cache()
     ended.createOrReplaceTempView(_VIEW)
@@ -107,71 +94,63 @@ def _bucket(column: str, seconds: int) -> str:
 
 
 def _ended(spark: Any, figures: Figures) -> None:
-    """Add each span's number of messages that ended, and their durations."""
+    """Add each span's number of messages that ended, its sums, percentiles and worst messages."""
+    lists = {
+        **{name: f"sort_array(collect_list({name}))" for name in TIMES},
+        **{name: f"slice(sort_array(collect_list({name})), 1, {LONGEST_LIST})" for name in WORST},
+    }
+    sums = {
+        **{name: f"sum({name})" for name in SUMS},
+        **{each.total: f"coalesce(sum({name}), 0)" for name, each in TIMES.items() if each.total},
+    }
+    inner = ", ".join(f"{text} AS {name}" for name, text in (lists | sums).items())
     percentiles = ", ".join(
         f"array({', '.join(_percentile(name, percent / 100) for percent in PERCENTS)}) AS {name}"
-        for name in ("waits", "runs")
+        for name in TIMES
     )
     for row in spark.sql(
         f"""
-        SELECT queue, bucket, count, completed, failed, retried, busy, poison, {percentiles}
-        FROM (SELECT queue, bucket, count(*) AS count,
-                     count_if(state = 'COMPLETED') AS completed,
-                     count_if(state = 'FAILED') AS failed,
-                     sum(retried) AS retried,
-                     coalesce(sum(run), 0) AS busy,
-                     slice(sort_array(collect_list(CASE WHEN read_ct >= {POISONOUS}
-                         THEN struct(-read_ct AS rank, id, state) END)), 1, {LONGEST_LIST})
-                         AS poison,
-                     sort_array(collect_list(wait)) AS waits,
-                     sort_array(collect_list(run)) AS runs
-              FROM {_VIEW} GROUP BY queue, bucket)
+        SELECT queue, bucket, count, {", ".join([*sums, *WORST])}, {percentiles}
+        FROM (SELECT queue, bucket, count(*) AS count, {inner} FROM {_VIEW} GROUP BY queue, bucket)
         """
     ).collect():
         told = row.asDict()
         key = told.pop("queue"), told.pop("bucket")
-        poison = [{"id": pk, "read_ct": -rank, "state": state} for rank, pk, state in row.poison]
+        for name, each in WORST.items():
+            if messages := told.pop(name):
+                figures.add(*key, name, [message[len(each.order) :] for message in messages])
         figures.add(*key, "ended", told)
-        if poison:
-            figures.add(*key, "poison", poison)
 
 
 def _counted(spark: Any, figures: Figures) -> None:
-    """Add how often each value occurs, in one pass for all kinds of values. A bin of a histogram is
-    a quarter of an octave: narrow enough for a chart, and bins can be added up.
-    """
-    place = f"cast({BUCKET.format('log2(greatest({}, 1e-6))')} AS string)"
+    """Add how often each value occurs, in one pass for all kinds of values."""
+    values = {f"{name}s": f"cast({statistics.bin_of(name)} AS string)" for name in TIMES}
+    values |= {name: name for name in FREQUENT}
+    stacked = [f"'{kind}', bucket, {value}" for kind, value in values.items()]
+    stacked.append("'sent', sent_bucket, ''")
+    frequent = ", ".join(f"'{name}'" for name in FREQUENT)
     for queue, bucket, kind, number, found in spark.sql(
         f"""
         SELECT queue, bucket, kind, size(found) AS number,
-               CASE WHEN kind IN ('error', 'group') THEN slice(found, 1, {LONGEST_LIST})
+               CASE WHEN kind IN ({frequent}) THEN slice(found, 1, {LONGEST_LIST})
                     ELSE found END AS found
         FROM (SELECT queue, bucket, kind,
                      sort_array(collect_list(struct(-count AS rank, value))) AS found
               FROM (SELECT queue, bucket, kind, value, count(*) AS count
-                    FROM (SELECT queue, stack(5,
-                              'wait', bucket, {place.format("wait")},
-                              'run', bucket, {place.format("run")},
-                              'error', bucket, error,
-                              'group', bucket, group_key,
-                              'sent', sent_bucket, '') AS (kind, bucket, value)
+                    FROM (SELECT queue, stack({len(stacked)}, {", ".join(stacked)})
+                              AS (kind, bucket, value)
                           FROM {_VIEW})
                     WHERE value IS NOT NULL GROUP BY queue, bucket, kind, value)
               GROUP BY queue, bucket, kind)
         """
     ).collect():
-        counts = {value: -rank for rank, value in found}
+        counts = [(value, -rank) for rank, value in found]
         if kind == "sent":
-            figures.add(queue, bucket, "sent", counts[""])
-        elif kind == "error":
-            errors = [{"error": error, "count": count} for error, count in counts.items()]
-            figures.add(queue, bucket, "top_errors", errors)
-        elif kind == "group":
-            group, count = next(iter(counts.items()))
-            told = {"groups": number, "group": group, "count": count}
-            figures.add(queue, bucket, "top_group", told)
+            figures.add(queue, bucket, kind, counts[0][1])
+        elif kind in FREQUENT:
+            figures.add(queue, bucket, kind, (number, counts))
         else:
-            figures.add(queue, bucket, f"{kind}s", counts)
+            figures.add(queue, bucket, kind, dict(counts))
 
 
 def _dead_letters(rows: Any, figures: Figures) -> None:
