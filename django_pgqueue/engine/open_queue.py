@@ -54,6 +54,14 @@ class OpenQueue:
         return bool(self.has_slots or self.limit or self.rate or self.group_rate)
 
     @property
+    def reads_must_commit(self) -> bool:
+        """Whether each read has to commit at once, since it counts messages or notes their start.
+
+        Limits of groups, which slots keep, hold in any transaction.
+        """
+        return bool(self.limit or self.rate or self.group_rate)
+
+    @property
     def message_table(self) -> str:
         """This queue's own partition of the table of messages."""
         return own_table("pgqueue_message", self.id)

@@ -106,7 +106,7 @@ class Subscription:
         Before, releases all buffered messages.
         """
         handler, queue = self.handler, self.queue
-        if handler.locked and (queue.limit or queue.rate or queue.group_rate):
+        if handler.locked and queue.opened.reads_must_commit:
             raise InvalidArgument(
                 f"queue {self.name!r} has a limit, a rate or a group_rate, and {handler.label} has "
                 f"locked=True, which cannot keep it: a message is read in the handler's "

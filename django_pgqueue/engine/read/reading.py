@@ -153,7 +153,7 @@ def _take(
     if limits is None:
         limits = _limits(queue)
     # No position in the caller's transaction: its rollback may bring back earlier messages.
-    fast = queue.runner.alone and not (queue.limit or queue.rate or queue.group_rate)
+    fast = queue.runner.alone and not queue.reads_must_commit
     position = position_in(queue) if fast and qty and not params["conditional"] else None
     if position is not None and (bounds := position.bounds()) is not None:
         batched = batched and qty >= BATCH_FROM and not position.grouped
@@ -216,7 +216,7 @@ def _limits(queue: OpenQueue) -> dict[str, Any]:
     """
     if not queue.is_limited:
         return {}
-    if (queue.limit or queue.rate or queue.group_rate) and not queue.runner.may_lease:
+    if queue.reads_must_commit and not queue.runner.may_lease:
         why = (
             "a rollback would undo the count of started messages"
             if queue.rate or queue.group_rate
