@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from django_pgqueue.engine import arguments
 from django_pgqueue.engine.groups.heads import promote, set_back
 from django_pgqueue.engine.leases.batches import BATCH_FROM, in_batches
 from django_pgqueue.engine.open_queue import OpenQueue
-from django_pgqueue.engine.read.positions import position_in
+from django_pgqueue.engine.read.positions import Position, position_in
 from django_pgqueue.engine.rows import (
     BLOCKED,
     EXHAUSTED,
@@ -76,7 +76,7 @@ def read(
     """
     if not in_transaction:
         queue.refuse_transaction("read")
-    return _take(queue, terms(queue, vt, qty, conditional))
+    return _Read(queue, terms(queue, vt, qty, conditional)).run()
 
 
 def lease(
@@ -107,7 +107,7 @@ def lease(
     Raises InvalidArgument.
     """
     params = terms(queue, vt, qty, conditional, max_deliveries, process_id)
-    return _take(queue, params, batched=batched, **names)
+    return _Read(queue, params, batched=batched, **names).run()
 
 
 def terms(
@@ -132,80 +132,111 @@ def terms(
     }
 
 
-def _take(
-    queue: OpenQueue,
-    params: dict[str, Any],
-    *,
-    batched: bool = True,
-    alone: bool | None = None,
-    limits: Mapping[str, Any] | None = None,
-    **names: Any,
-) -> Deliveries:
-    """Read behind the last message that this process took, and if too few are left, from the start.
+class _Read:
+    """One read: what it was asked for, what it has taken, and what its next statement heeds.
 
-    ``alone`` says whether the open transaction, if any, is this operation's own. In that case
-    ``limits`` is what ``_limits`` returned before the transaction began.
+    Made before the transaction, if the operation begins one of its own.
     """
-    qty, taken = params["qty"], Deliveries()
-    began = time.monotonic()
-    if alone is None:
-        alone = queue.runner.alone
-    if limits is None:
-        limits = _limits(queue)
-    # No position in the caller's transaction: its rollback may bring back earlier messages.
-    fast = queue.runner.alone and not queue.reads_must_commit
-    position = position_in(queue) if fast and qty and not params["conditional"] else None
-    if position is not None and (bounds := position.bounds()) is not None:
-        batched = batched and qty >= BATCH_FROM and not position.grouped
-        rechecked = None
+
+    #: None if the read begins at the start.
+    position: Position | None = None
+    #: Whether the next statement returns a recheck instead of the ready messages after it.
+    heeds_rechecks = True
+    rechecks_left = False
+
+    def __init__(
+        self, queue: OpenQueue, params: dict[str, Any], *, batched: bool = True, **names: Any
+    ) -> None:
+        self.queue, self.params, self.qty = queue, params, params["qty"]
+        self.batched, self.names = batched, names
+        #: Whether no transaction of the caller's is open.
+        self.alone = queue.runner.alone
+        self.limits = _limits(queue)
+        self.taken = Deliveries()
+        self.began = time.monotonic()
+        #: How many groups the next call of promote may give a head, in the caller's transaction.
+        self.heads = self.qty
+
+    def run(self) -> Deliveries:
+        """Read behind the last message that this process took, and if too few are left, from the
+        start."""
+        queue, qty, taken = self.queue, self.qty, self.taken
+        # No position in a transaction: its rollback may bring back earlier messages.
+        fast = queue.runner.alone and not queue.reads_must_commit
+        if fast and qty and not self.params["conditional"]:
+            self.position = position = position_in(queue)
+            if (bounds := position.bounds()) is not None:
+                self._read_ready(position, bounds)
+        more = True
+        while more and (qty is None or len(taken) < qty):
+            more = self._read_all() and not self._is_late()
+        taken.sort(key=lambda delivery: (-delivery.priority, delivery.id))
+        return taken
+
+    def _read_ready(self, position: Position, bounds: dict[str, Any]) -> None:
+        """Take ready messages behind the position, and advance it."""
+        queue, qty = self.queue, self.qty
+        batched = self.batched and qty >= BATCH_FROM and not position.grouped
         leased = Part("read/lease_batch" if batched else "read/lease_each")
-        text = queue.text("read/read_ready", leased=leased, **names)
-        values = {**params, **bounds, "batched": batched}
+        text = queue.text("read/read_ready", leased=leased, **self.names)
+        values = {**self.params, **bounds, "batched": batched}
         rows = queue.runner.run(text, values)
+        rechecked = None
         if rows and rows[0][0] == RECHECK:
-            _, rechecked = promote(queue, qty, alone=alone, rechecked=bounds["rechecked"])
+            _, rechecked = promote(queue, qty, alone=self.alone, rechecked=bounds["rechecked"])
             # Ignores the remaining rechecks, so that ready messages are read despite locked groups.
             rows = queue.runner.run(text, {**values, "rechecked": NO_RECHECK})
         found = in_batches(rows) if batched else deliveries(rows)
-        position.advance(bounds, qty, found, began, rechecked)
-        take_in_time(queue, taken, found)
+        position.advance(bounds, qty, found, self.began, rechecked)
+        take_in_time(queue, self.taken, found)
 
-    any_body = "true" if params["conditional"] is None else "false"
-    heed, rechecks_left, heads = True, False, qty
-    while qty is None or len(taken) < qty:
+    def _read_all(self) -> bool:
+        """Take due and ready messages, from the start. Returns whether there may be more."""
+        queue, taken = self.queue, self.taken
         if not taken:
-            began = time.monotonic()
-        left = None if qty is None else qty - len(taken)
-        values = {**params, "qty": left, "heed": heed}
-        text = queue.text("read/read", any_body=any_body, **limits, **names)
+            self.began = time.monotonic()
+        left = None if self.qty is None else self.qty - len(taken)
+        any_body = "true" if self.params["conditional"] is None else "false"
+        text = queue.text("read/read", any_body=any_body, **self.limits, **self.names)
+        values = {**self.params, "qty": left, "heed": self.heeds_rechecks}
         found = deliveries(queue.runner.run(text, values))
-        if position is not None and left is not None:
-            position.begin(left, found)
+        if self.position is not None and left is not None:
+            self.position.begin(left, found)
+        removed = self._take(found)
+        if any(delivery.note == RECHECK for delivery in found):
+            # The next statement ignores the remaining rechecks, so that it reads ready messages
+            # though groups are locked.
+            self.rechecks_left, _ = promote(queue, self.heads, alone=self.alone)
+            self.heeds_rechecks = False
+            # More the next time: these heads may be delayed.
+            self.heads = self.heads and 10 * self.heads
+        elif not removed and self.rechecks_left:
+            self.rechecks_left, self.heeds_rechecks = False, True
+        else:
+            return removed
+        return True
+
+    def _take(self, found: Deliveries) -> bool:
+        """Take the deliveries, and remove the messages that could not be delivered.
+
+        Returns whether there were any of the latter: others may be behind them.
+        """
+        queue, taken = self.queue, self.taken
         late = take_in_time(queue, taken, found)
         if late and late == len(found):
-            taken.expired += end_next_expired(queue, params["max_deliveries"])
+            taken.expired += end_next_expired(queue, self.params["max_deliveries"])
         ended = [delivery.receipt for delivery in found if delivery.note == EXHAUSTED]
         if ended:
             # Another reader may have ended some, and pgqueue_admitted may have ended their leases.
             lost = end_exhausted(queue, ended).lost
             taken.exhausted += [receipt for receipt in ended if receipt not in lost]
         moved = any(delivery.note == BLOCKED for delivery in found) and set_back(queue)
-        again = bool(late or ended or moved)
-        if any(delivery.note == RECHECK for delivery in found):
-            # The next statement ignores the remaining rechecks, so that it reads ready messages
-            # though groups are locked.
-            rechecks_left, _ = promote(queue, heads, alone=alone)
-            heed, again = False, True
-            # More the next time: these heads may be delayed.
-            heads = heads and 10 * heads
-        elif not again and rechecks_left:
-            rechecks_left, heed, again = False, True, True
-        # Once its first leases have ended, a read would take their messages again.
-        ran = time.monotonic() - began
-        if not again or (taken and ran >= params["vt"].total_seconds()):
-            break
-    taken.sort(key=lambda delivery: (-delivery.priority, delivery.id))
-    return taken
+        return bool(late or ended or moved)
+
+    def _is_late(self) -> bool:
+        """Whether the first leases have ended: a read would take their messages again."""
+        ran = time.monotonic() - self.began
+        return bool(self.taken) and ran >= self.params["vt"].total_seconds()
 
 
 def _limits(queue: OpenQueue) -> dict[str, Any]:
@@ -311,9 +342,9 @@ def pop(queue: OpenQueue, qty: int | None = 1) -> Deliveries:
 
     Raises QueueNotFound, InvalidArgument.
     """
-    alone, limits = queue.runner.alone, _limits(queue)
+    leasing = _Read(queue, terms(queue, None, qty))
     with queue.transaction():
-        taken = _take(queue, terms(queue, None, qty), alone=alone, limits=limits)
+        taken = leasing.run()
         delete(queue, [delivery.receipt for delivery in taken])
     # A popped message's read_ct counts only the deliveries before this one.
     taken[:] = [
