@@ -1018,7 +1018,7 @@ MUTANTS = (
         (f"{PROMISES}/test_scheduled.py",),
         (
             Change(
-                "django_pgqueue/schedules/table.py",
+                "django_pgqueue/queues/schedule.py",
                 '                    .select_for_update(skip_locked=True, of=("self",))\n'
                 "                    .first()",
                 "                    .first()",
