@@ -31,6 +31,7 @@ def test_a_violation_at_the_commit_is_a_failed_attempt(committed_orders, drain, 
     drain(work, retry=NoRetry(), **mode)
 
     assert sorted(run_sql("SELECT * FROM numbers")) == [(1,), (2,)]
-    states = ArchivedMessage.objects.order_by("id").values_list("state", flat=True)
-    assert list(states) == ["COMPLETED", "FAILED", "COMPLETED"]
+    # Which of the two messages fails depends on the workers, which run at the same time.
+    states = ArchivedMessage.objects.values_list("state", flat=True)
+    assert sorted(states) == ["COMPLETED", "COMPLETED", "FAILED"]
     assert "numbers_number_key" in ArchivedMessage.objects.get(state="FAILED").error
