@@ -37,8 +37,6 @@ class FetchPlan:
         self.more = False
         #: Whether a fetch is running. The messages that it leases are not in the buffer yet.
         self.fetching = False
-        #: The number of failed fetches in a row.
-        self.failures = 0
 
     def fetch_now(self) -> None:
         """Fetch at once: there may be new messages."""

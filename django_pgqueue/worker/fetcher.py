@@ -15,7 +15,7 @@ from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.models import Message
 from django_pgqueue.queues.bound import bound_to
 from django_pgqueue.worker.announcer import send
-from django_pgqueue.worker.loop import NOW, Loop, after_failures, for_each, longer
+from django_pgqueue.worker.loop import NOW, Failures, Loop, for_each, longer
 from django_pgqueue.worker.quarantine import is_suspect
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
@@ -46,6 +46,7 @@ class Fetcher(Loop):
         # Tuples, because other threads iterate over them.
         self._all = tuple(subscriptions)
         self._subscriptions = tuple(s for s in subscriptions if not s.handler.locked)
+        self._failures_of = {s: Failures(self.name, "fetch", queue=s.name) for s in subscriptions}
         self._ticks = 0
         self._settlers = settlers
         self._allowance = allowance
@@ -78,42 +79,21 @@ class Fetcher(Loop):
             if len(subscription.unwritten) + unannounced >= subscription.most_ended:
                 plan.at = time.monotonic() + _PAUSE_BEHIND
                 continue
+            failures = self._failures_of[subscription]
             try:
                 self._fetch(subscription)
-                if plan.failures:
-                    self._recovered(subscription)
+                if failures.count:
+                    failures.end()
             except (QueueNotFound, InvalidArgument) as error:
-                self._put_off(subscription, error, _WAIT_FOR_QUEUE)
+                failures.add(error, _WAIT_FOR_QUEUE)
+                plan.at = failures.due
             except Error as error:
                 # Keep going: other subscriptions may be on another database that works.
                 connections[subscription.queue.alias].close()
-                self._put_off(subscription, error, after_failures(plan.failures + 1))
+                failures.add(error)
+                plan.at = failures.due
         soonest = min((s.buffer.plan.at for s in self._subscriptions), default=float("inf"))
         return min(max(soonest - time.monotonic(), 0.0), 1.0)
-
-    def _put_off(self, subscription: Subscription, error: Exception, wait: float) -> None:
-        plan = subscription.buffer.plan
-        plan.failures += 1
-        plan.at = time.monotonic() + wait
-        send(
-            signals.database_failed,
-            self.name,
-            operation="fetch",
-            error=error,
-            wait=wait,
-            queue=subscription.name,
-        )
-
-    def _recovered(self, subscription: Subscription) -> None:
-        plan = subscription.buffer.plan
-        failures, plan.failures = plan.failures, 0
-        send(
-            signals.database_recovered,
-            self.name,
-            operation="fetch",
-            failures=failures,
-            queue=subscription.name,
-        )
 
     def _fetch(self, subscription: Subscription) -> None:
         """Lease as many messages as the buffer may hold, and put them into the buffer."""

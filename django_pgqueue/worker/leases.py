@@ -32,6 +32,8 @@ _PATIENCE = 0.02
 class LeaseKeeper(Loop):
     """The lease loop of one database. Checks each lease several times before it can expire."""
 
+    operation = "leases"
+
     def __init__(
         self,
         executions: dict[Subscription, Execution],
@@ -39,10 +41,9 @@ class LeaseKeeper(Loop):
         alias: str = "",
     ) -> None:
         super().__init__(f"leases-{alias}", limited=True)
-        self.operation = "leases"
         self._executions = executions
         # A queue that fails must not delay the leases of the others.
-        self.longest_wait = min((s.vt / 6 for s in executions), default=1.0)
+        self.failures.longest = min((s.vt / 6 for s in executions), default=1.0)
         self._replace_worker = replace_worker
         self._checked = 0.0
 

@@ -30,9 +30,10 @@ class Listener(Loop):
     If LISTEN does not work it announces that and ends; the consumer then polls.
     """
 
+    operation = "listen"
+
     def __init__(self, alias: str, fetcher: Fetcher, probe: float = _PROBE) -> None:
         super().__init__(f"listen-{alias}")
-        self.operation = "listen"
         self._alias = alias
         self._fetcher = fetcher
         self._probe = min(probe, _PROBE)
@@ -41,8 +42,8 @@ class Listener(Loop):
         """Listen until the connection is lost or the loop is stopped."""
         try:
             with _connect(self._alias) as connection:
-                if self._failures:
-                    self._recover()
+                if self.failures.count:
+                    self.failures.end()
                 self._listen(connection)
         except Refused as reason:
             send(signals.listening_stopped, self._alias, reason=str(reason))

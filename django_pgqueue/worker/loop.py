@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from django.db import Error, connections
 
@@ -27,6 +27,39 @@ _GROWTH_LISTENING = 3.0
 _GROWTH_POLLING = 1.5
 
 
+class Failures:
+    """The failures in a row of one operation, and when its next try is due.
+
+    Announces each failure, and the first success after failures.
+    """
+
+    def __init__(self, sender: str, operation: str, **about: Any) -> None:
+        """``about``: further arguments of the signals, such as the name of the queue."""
+        self.count = 0
+        #: The longest wait, in seconds.
+        self.longest = _LONGEST_WAIT
+        #: When the next try is due, by time.monotonic().
+        self.due = 0.0
+        self._sender = sender
+        self._about = {"operation": operation, **about}
+
+    def add(self, error: Exception, wait: float | None = None) -> float:
+        """Record and announce a failure. Returns the seconds until the next try.
+
+        The wait grows with each failure in a row, unless ``wait`` is given.
+        """
+        self.count += 1
+        wait = min(after_failures(self.count), self.longest) if wait is None else wait
+        self.due = time.monotonic() + wait
+        send(signals.database_failed, self._sender, error=error, wait=wait, **self._about)
+        return wait
+
+    def end(self) -> None:
+        """Announce that the operation works again."""
+        count, self.count = self.count, 0
+        send(signals.database_recovered, self._sender, failures=count, **self._about)
+
+
 class Loop(threading.Thread):
     """Calls :meth:`tick` until it is stopped. No error ends it.
 
@@ -35,21 +68,19 @@ class Loop(threading.Thread):
     the database is silent for too long. Setting ``awake`` ends the wait between two ticks.
     """
 
-    #: The longest wait after failures, in seconds.
-    longest_wait = _LONGEST_WAIT
+    #: The operation that ``database_failed`` names; the loop's name if it is empty.
+    operation = ""
 
     def __init__(
         self, name: str, *, limited: bool = False, awake: threading.Event | None = None
     ) -> None:
         super().__init__(name=f"pgqueue-{name}", daemon=True)
         self.stopping = threading.Event()
-        #: The operation that ``database_failed`` names.
-        self.operation = self.name
         self._awake = awake or threading.Event()
         #: Whether the last wait was ended by ``awake``.
         self._woken = False
         self._limited = limited
-        self._failures = 0
+        self.failures = Failures(self.name, self.operation or self.name)
         self._pooled = uses_pools()
         #: Sends the loop's signals. None: its own thread does.
         self.announcer: Announcer | None = None
@@ -80,19 +111,11 @@ class Loop(threading.Thread):
                     with limited() if self._limited else nullcontext():
                         wait = self.tick()
                     self.last_success = time.monotonic()
-                    if self._failures:
-                        self._recover()
+                    if self.failures.count:
+                        self.failures.end()
                 except Exception as error:
                     # A consumer whose loop has ended would look alive and do nothing.
-                    self._failures += 1
-                    wait = min(after_failures(self._failures), self.longest_wait)
-                    send(
-                        signals.database_failed,
-                        self.name,
-                        operation=self.operation,
-                        error=error,
-                        wait=wait,
-                    )
+                    wait = self.failures.add(error)
                     if isinstance(error, Error):
                         connections.close_all()
                 if self._pooled:
@@ -101,11 +124,6 @@ class Loop(threading.Thread):
                 self._awake.clear()
         finally:
             connections.close_all()
-
-    def _recover(self) -> None:
-        """Announce that the task works again, after failures."""
-        failures, self._failures = self._failures, 0
-        send(signals.database_recovered, self.name, operation=self.operation, failures=failures)
 
 
 def after_failures(number: int) -> float:

@@ -24,14 +24,15 @@ class Presence(Loop):
     A consumer has one for each database, so that a silent database stops no other one's heartbeat.
     """
 
+    operation = "presence"
+
     def __init__(self, alias: str, subscriptions: list[Subscription], options: Options) -> None:
         super().__init__(f"presence-{alias}", limited=True)
-        self.operation = "presence"
         self._alias = alias
         self._subscriptions = subscriptions
         self._heartbeat = options.heartbeat
         # After an error the next heartbeat is not late.
-        self.longest_wait = options.heartbeat
+        self.failures.longest = options.heartbeat
         self._dead_after = options.dead_after
         self._process: Process | None = None
         self._recorder = Recorder(alias, subscriptions)

@@ -21,7 +21,7 @@ from django_pgqueue.types import Receipt, Settled
 from django_pgqueue.worker.announcer import send
 from django_pgqueue.worker.connections import is_open
 from django_pgqueue.worker.endings import Ending, Late, Lost, Release, announce, why_gone
-from django_pgqueue.worker.loop import Loop, after_failures
+from django_pgqueue.worker.loop import Failures, Loop
 from django_pgqueue.worker.subscription import Settlement, Subscription
 
 #: The most outcomes in one statement.
@@ -34,14 +34,15 @@ class Settler(Loop):
     A consumer has one for each database, so that a silent database delays no other one's outcomes.
     """
 
+    operation = "settle"
+
     def __init__(self, flush_interval: float, alias: str = "") -> None:
         super().__init__(f"settle-{alias}", limited=True)
-        self.operation = "settle"
         self._interval = flush_interval
         #: The subscriptions that had outcomes.
         self._subscriptions: dict[Subscription, None] = {}
-        #: The number of failed writes in a row of a subscription, and when the next one is due.
-        self._failed: dict[Subscription, tuple[int, float]] = {}
+        #: The subscriptions whose last write failed.
+        self._failed: dict[Subscription, Failures] = {}
         self._one_at_a_time = threading.Lock()
         #: Whether to write at once: workers may be waiting for a message behind a pending one.
         self._at_once = False
@@ -77,7 +78,7 @@ class Settler(Loop):
             if isinstance(error, Error):
                 connections.close_all()
         # put() wakes the loop, too.
-        due = min((at for _, at in self._failed.values()), default=float("inf"))
+        due = min((each.due for each in self._failed.values()), default=float("inf"))
         return min(max(due - time.monotonic(), 0.0), 1.0)
 
     def flush(self, *, again: bool = True, timeout: float = -1.0) -> None:
@@ -94,52 +95,31 @@ class Settler(Loop):
             raise OperationalError("another write of outcomes has not ended")
         errors: list[Exception] = []
         try:
-            skipped = {s for s, (_, at) in self._failed.items() if at > time.monotonic()}
-            skipped = set() if again else skipped
+            skipped: set[Subscription] = set()
+            if not again:
+                skipped = {s for s, each in self._failed.items() if each.due > time.monotonic()}
             while found := [
                 s for s in tuple(self._subscriptions) if s.unwritten and s not in skipped
             ]:
                 for subscription in found:
                     try:
                         self._write_some(subscription)
-                        if subscription in self._failed:
-                            self._recovered(subscription)
+                        if failures := self._failed.pop(subscription, None):
+                            failures.end()
                     except Exception as error:
                         errors.append(error)
                         # Without a connection each of the other queues would wait as long.
                         alone = is_open(subscription.queue.alias)
                         for each in [subscription] if alone else found:
                             skipped.add(each)
-                            self._put_off(each, error)
+                            new = Failures(self.name, self.operation, queue=each.name)
+                            self._failed.setdefault(each, new).add(error)
                         if not alone:
                             break
         finally:
             self._one_at_a_time.release()
         if errors:
             raise errors[0]
-
-    def _put_off(self, subscription: Subscription, error: Exception) -> None:
-        times = self._failed.get(subscription, (0, 0.0))[0] + 1
-        wait = after_failures(times)
-        self._failed[subscription] = times, time.monotonic() + wait
-        send(
-            signals.database_failed,
-            self.name,
-            operation="settle",
-            error=error,
-            wait=wait,
-            queue=subscription.name,
-        )
-
-    def _recovered(self, subscription: Subscription) -> None:
-        failures, _ = self._failed.pop(subscription)
-        send(
-            signals.database_recovered,
-            self.name,
-            operation="settle",
-            failures=failures,
-            queue=subscription.name,
-        )
 
     def _write_some(self, subscription: Subscription) -> None:
         """Write up to 1,000 outcomes. Until they are written the lease loop keeps their leases."""

@@ -127,6 +127,8 @@ class LockedWorker(Loop):
     as long as the handler, no batches, and no count of deliveries that end in a crash.
     """
 
+    operation = "locked"
+
     def __init__(
         self,
         subscription: Subscription,
@@ -134,7 +136,6 @@ class LockedWorker(Loop):
         reserve: Callable[[Subscription], bool],
     ) -> None:
         super().__init__(f"locked-{subscription.name}")
-        self.operation = "locked"
         self._subscription = subscription
         self._execution = execution
         self._reserve = reserve

@@ -56,8 +56,8 @@ class Broken(Loop):
     """A loop whose database answers after three failures."""
 
     def tick(self) -> float:
-        if self._failures < 3:
-            raise OperationalError(f"no connection, process {self._failures}")
+        if self.failures.count < 3:
+            raise OperationalError(f"no connection, process {self.failures.count}")
         self.stop()
         return 0.0
 
