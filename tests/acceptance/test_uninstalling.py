@@ -81,7 +81,7 @@ def project(tmp_path: Path) -> Path:
     directory = tmp_path / "project"
     migrations = directory / "shop" / "migrations"
     migrations.mkdir(parents=True)
-    (directory / "engine/settings.py").write_text(SETTINGS)
+    (directory / "settings.py").write_text(SETTINGS)
     (directory / "shop" / "__init__.py").touch()
     (directory / "shop" / "models.py").write_text(MODELS)
     (migrations / "__init__.py").touch()
@@ -111,7 +111,7 @@ def test_a_project_that_leaves_keeps_its_own_tables_and_nothing_of_ours(database
     (project / "shop" / "migrations" / "0002_queues.py").write_text(WITHOUT_QUEUES)
     assert "shop." not in before.manage(*plan)
     before.manage(*remove)
-    (project / "engine/settings.py").write_text(SETTINGS.replace('"django_pgqueue", ', ""))
+    (project / "settings.py").write_text(SETTINGS.replace('"django_pgqueue", ', ""))
     after = Release(project, project, database)
     after.manage(*forget, "--no-input")
     after.manage("check")

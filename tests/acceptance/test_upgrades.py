@@ -137,7 +137,7 @@ def conninfo(known: dict[str, Any]) -> str:
 def project(tmp_path: Path) -> Path:
     directory = tmp_path / "project"
     (directory / "shop").mkdir(parents=True)
-    (directory / "engine/settings.py").write_text(SETTINGS)
+    (directory / "settings.py").write_text(SETTINGS)
     (directory / "shop" / "__init__.py").touch()
     (directory / "shop" / "consumers.py").write_text(CONSUMERS)
     return directory
