@@ -218,7 +218,7 @@ class ForeignSchema(PgQueueError):
     def __init__(self) -> None:
         super().__init__(
             "The database has a schema pgmq that this package did not make. Nothing was changed. "
-            "Move its messages (see the page From PGMQ in the documentation). Then run DROP "
+            "Move its messages (see the documentation, Move from PGMQ). Then run DROP "
             "EXTENSION IF EXISTS pgmq CASCADE, and DROP SCHEMA pgmq CASCADE for the tables that "
             "remain."
         )

@@ -102,9 +102,8 @@ def edit_page(app, docname, source) -> None:
         for title, body in re.findall(r"^## (.+)\n((?:(?!^## ).*\n?)*)", source[0], re.MULTILINE):
             pages = re.findall(r"\]\((\w+)\.md\)", body)
             source[0] += menu(pages, f":hidden:\n:caption: {title}\n")
-    if docname in ("api", "stability"):
+    if docname == "stability":
         source[0] = re.sub(r"(?m)^\| `(django_pgqueue[\w.]*)` \|", _linked, source[0])
-    if docname == "api":
         source[0] += menu([f"api/{module}" for module in PUBLIC], ":hidden:\n")
 
 

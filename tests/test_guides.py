@@ -38,19 +38,28 @@ from tests.test_docs import ROOT, blocks, run
 
 __all__ = ["operator", "staff"]
 
-Play = Callable[[str], dict[str, Any]]
+Play = Callable[..., dict[str, Any]]
+
+
+def section(page: str, title: str) -> str:
+    """The text of a page's section."""
+    _, heading, text = (ROOT / "docs" / page).read_text().partition(f"\n## {title}\n")
+    assert heading, title
+    return text.partition("\n## ")[0]
 
 
 @pytest.fixture
 def play(db: None, own_handlers: None, monkeypatch: pytest.MonkeyPatch) -> Play:
-    """Run a page's Python; returns its names and the settings it shows."""
+    """Run the Python of a page or its section; returns its names and the settings it shows."""
     module = ModuleType("guide")
     monkeypatch.setitem(sys.modules, "guide", module)
 
-    def play(page: str) -> dict[str, Any]:
+    def play(page: str, title: str | None = None) -> dict[str, Any]:
         names = vars(module)
         names["settings"] = []
         for block in blocks(ROOT / "docs" / page):
+            if title and block.text not in section(page, title):
+                continue
             run(block, names)
             for name in ("TASKS", "PGQUEUE", "INSTALLED_APPS", "DATABASES"):
                 if name in names:
@@ -158,7 +167,8 @@ def test_testing(committed, play):
 
 
 def test_results(play, orders, pgqueue, capsys):
-    names = play("results.md")
+    play("results.md", "Results")
+    names = play("results.md", "Errors of each attempt")
     [own] = names["settings"]
     pgqueue(**own)
     assert problem("MASK") is None
@@ -222,7 +232,7 @@ def test_docker():
 
 
 def test_cancel(play, orders, capsys):
-    names = play("cancel.md")
+    names = play("results.md", "Cancel")
     queue("imports").create()
 
     pk = orders.send(1)
@@ -236,14 +246,14 @@ def test_cancel(play, orders, capsys):
 
 def test_poolers(committed_orders, reachable, play, monkeypatch):
     server = reachable["default"]
-    text = (ROOT / "docs" / "poolers.md").read_text()
+    text = section("connections.md", "pgbouncer and other poolers")
     [told] = re.findall(r"^```ini\n.*?^\[pgbouncer\]\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
     def there(database: dict[str, Any], name: str, **more: Any) -> Actor:
         """A process with the page's settings, and the server's address in its environment."""
         monkeypatch.setenv("DATABASE_HOST", database["HOST"] or server["OPTIONS"].get("host", ""))
         monkeypatch.setenv("DATABASE_PORT", str(database["PORT"] or ""))
-        [settings] = play("poolers.md")["settings"]
+        [settings] = play("connections.md", "pgbouncer and other poolers")["settings"]
         known = {key: server[key] for key in ("USER", "PASSWORD")}
         return Actor({"default": {**settings["default"], "NAME": name, **known, **more}})
 
@@ -256,7 +266,7 @@ def test_poolers(committed_orders, reachable, play, monkeypatch):
 
 
 def test_pools(committed_orders, reachable, play, monkeypatch):
-    [told] = play("pools.md")["settings"]
+    [told] = play("connections.md", "Pools in a process")["settings"]
     pool = told["default"]["OPTIONS"]["pool"]
     options = connections.settings["default"].setdefault("OPTIONS", {})
 
@@ -272,9 +282,11 @@ def test_pools(committed_orders, reachable, play, monkeypatch):
         assert actor.do(call, "archive", "orders", pk) == [pk]
 
 
-def test_triage(play, shop, operator, capsys):
-    names = play("triage.md")
-    orders, dead = queue("orders"), queue("orders.dead")
+def test_the_way_from_the_alert_to_the_redrive(play, shop, operator, capsys):
+    names = play("dead_letters.md", "From the alert to the redrive")
+    dead = make_queue("orders.dead")
+    Message.objects.create_queue("orders", dead_letter_queue="orders.dead")
+    orders = queue("orders")
 
     @consumer("orders", retry=NoRetry())
     def charge(message: Message) -> None:
@@ -311,7 +323,7 @@ def test_triage(play, shop, operator, capsys):
 def test_prometheus(play, orders, settings, monkeypatch):
     from django_pgqueue.prometheus import counters
 
-    names = play("prometheus.md")
+    names = play("monitoring.md", "Prometheus")
     apps = [app for each in names["settings"] for app in each]
     settings.ROOT_URLCONF = "guide"
 
@@ -323,16 +335,16 @@ def test_prometheus(play, orders, settings, monkeypatch):
         family.name + ("_total" if family.type == "counter" else "")
         for family in text_string_to_metric_families(scraped.decode())
     }
-    page = (ROOT / "docs" / "prometheus.md").read_text()
+    text = section("monitoring.md", "Prometheus")
     told = {
-        name for row in re.findall(r"^\| (`pgqueue_.*?) \|", page, re.MULTILINE)
+        name for row in re.findall(r"^\| (`pgqueue_.*?) \|", text, re.MULTILINE)
         for name in re.findall(r"`(\w+)`", row)
     }  # fmt: skip
     assert told == found
 
 
 def test_tracing(play, orders):
-    names = play("tracing.md")
+    names = play("monitoring.md", "OpenTelemetry")
     try:
         orders.send(1)
         orders.send(2, headers={"tenant": "other"})
@@ -346,7 +358,7 @@ def test_tracing(play, orders):
 
 
 def test_doctor(orders):
-    page = (ROOT / "docs" / "doctor.md").read_text()
+    page = section("troubleshooting.md", "The doctor")
     shown = re.findall(r"^(?:ok  |FAIL) ([a-z ]+): (.+)$", page, re.MULTILINE)
     table = re.findall(r"^\| `([a-z ]+)` \|", page, re.MULTILINE)
 

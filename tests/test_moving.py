@@ -85,7 +85,7 @@ CREATE TABLE django_tasks_database_dbtaskresult (
 def page(name: str, part: str = "", names: dict[str, Any] | None = None) -> dict[str, Any]:
     """The names defined by a page's Python, or by its blocks that contain ``part``."""
     names = {"__name__": "guide"} if names is None else names
-    for block in blocks(ROOT / "docs" / f"moving_from_{name}.md"):
+    for block in blocks(ROOT / "docs" / f"{name}.md"):
         if part in block.text:
             run(block, names)
     return names
@@ -94,7 +94,7 @@ def page(name: str, part: str = "", names: dict[str, Any] | None = None) -> dict
 def test_messages_of_pgmq_move_but_for_those_that_are_read(orders, shop):
     run_sql(PGMQ)
 
-    assert page("pgmq")["move"]("orders") == 3
+    assert page("pgmq", "def move(")["move"]("orders") == 3
 
     found = orders.read(qty=10)
     assert [message.body["order"] for message in found] == [1, 3]
@@ -108,7 +108,7 @@ def test_nothing_of_pgmq_is_deleted_without_a_queue_to_move_to(shop):
     run_sql(PGMQ)
 
     with pytest.raises(QueueNotFound):
-        page("pgmq")["move"]("nowhere")
+        page("pgmq", "def move(")["move"]("nowhere")
 
     assert run_sql("SELECT count(*) FROM pgmq.q_orders") == [(4,)]
 
@@ -117,7 +117,7 @@ def test_waiting_jobs_of_procrastinate_move_and_run(shop, capsys):
     run_sql(PROCRASTINATE)
     queue("mails").create()
 
-    moved = page("procrastinate")["move"]("mails", "mails")
+    moved = page("moving_from_procrastinate")["move"]("mails", "mails")
 
     assert moved == 2
     [first, second] = sorted(queue("mails").peek(qty=10), key=lambda message: message.id)
@@ -141,7 +141,7 @@ def test_waiting_tasks_of_django_tasks_db_move_in_their_order(shop):
                 [status, json.dumps({"args": [number], "kwargs": {"two": 5}}), run_after],
             )
     queue("default").create()
-    names = page("django_tasks_db")
+    names = page("moving_from_django_tasks_db")
 
     with override_settings(TASKS=names["TASKS"]):
         assert names["move"]() == 2
@@ -154,7 +154,7 @@ def test_waiting_tasks_of_django_tasks_db_move_in_their_order(shop):
 
 def test_the_consumer_that_replaces_a_task_of_celery_runs(shop):
     queue("charges").create()
-    names = page("celery", "@consumer(")
+    names = page("moving_from_celery", "@consumer(")
 
     order = names["place"]("A-7")
     drain("charges")
@@ -172,7 +172,7 @@ def test_the_task_that_replaces_a_task_of_celery_runs(shop, monkeypatch):
     consuming.register()
     guide = ModuleType("guide")  # a task is looked up by its module
     monkeypatch.setitem(sys.modules, "guide", guide)
-    names = page("celery", "@task(", vars(guide))
+    names = page("moving_from_celery", "@task(", vars(guide))
 
     order = names["place"]("A-7")
     drain("default")
@@ -196,7 +196,7 @@ def test_what_waits_in_the_broker_of_celery_moves_with_its_delay(shop):
     post.delay(8)
     charge.apply_async(kwargs={"order_id": 9}, countdown=3600)
     queue("charges").create()
-    names = page("celery", "kombu")
+    names = page("moving_from_celery", "kombu")
 
     known = {"shop.tasks.charge": names["send_charge"]}
     first, again = (names["move"](broker, "celery", known) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Uninstalling: the steps of docs/uninstall.md, in a project of its own."""
+"""Uninstalling: the steps of docs/upgrades.md, in a project of its own."""
 
 from __future__ import annotations
 
@@ -92,10 +92,10 @@ def project(tmp_path: Path) -> Path:
 
 
 def steps() -> list[list[str]]:
-    """The page's commands, without ``python manage.py``."""
-    page = (ROOT / "docs" / "uninstall.md").read_text()
+    """The commands of the page's section, without ``python manage.py``."""
+    _, _, text = (ROOT / "docs" / "upgrades.md").read_text().partition("\n## Uninstall\n")
     return [
-        line.split() for line in re.findall(r"^    python manage\.py (.*)$", page, re.MULTILINE)
+        line.split() for line in re.findall(r"^    python manage\.py (.*)$", text, re.MULTILINE)
     ]
 
 
