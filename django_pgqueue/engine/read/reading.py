@@ -216,7 +216,7 @@ class _Read:
             return removed
         return True
 
-    def _take(self, found: Deliveries) -> bool:
+    def _take(self, found: Sequence[Delivery]) -> bool:
         """Take the deliveries, and remove the messages that could not be delivered.
 
         Returns whether there were any of the latter: others may be behind them.
