@@ -54,23 +54,9 @@ def local_session(
         _register(session)
         return session
     cores = cores or os.cpu_count() or 1
-    # Workers must be able to import this package even if it is not installed.
-    root = str(Path(__file__).resolve().parents[1])
-    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if root not in known:
-        os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, known), root])
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    _set_environment()
     settings = {
-        "spark.driver.memory": memory,
-        "spark.log.level": "ERROR",
-        **PER_SESSION,
-        "spark.sql.shuffle.partitions": str(2 * cores),
-        # Maximum number of idle Python workers that Spark keeps.
-        "spark.python.factory.idleWorkerMaxPoolSize": str(cores),
-        "spark.sql.catalogImplementation": "in-memory",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
+        **_settings(cores, memory),
         **{key.replace("__", "."): value for key, value in conf.items()},
     }
     if master is None or master.startswith("local["):
@@ -85,6 +71,30 @@ def local_session(
     if is_quiet:
         _start_quietly(SparkConf().setAll(list(settings.items())))
     return builder.getOrCreate()
+
+
+def _set_environment() -> None:
+    # Workers must be able to import this package even if it is not installed.
+    root = str(Path(__file__).resolve().parents[1])
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if root not in known:
+        os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, known), root])
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def _settings(cores: int, memory: str) -> dict[str, str]:
+    return {
+        "spark.driver.memory": memory,
+        "spark.log.level": "ERROR",
+        **PER_SESSION,
+        "spark.sql.shuffle.partitions": str(2 * cores),
+        # Maximum number of idle Python workers that Spark keeps.
+        "spark.python.factory.idleWorkerMaxPoolSize": str(cores),
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
 
 
 def _register(session: Any) -> None:

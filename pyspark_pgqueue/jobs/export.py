@@ -101,23 +101,12 @@ def export(
         runs.locked(connection, path),
         runs.recorded(connection, path),
     ):
-        # Check before anything is recorded or deleted.
-        files.check(path)
-        if table:
-            iceberg.check(table)
-        executors.check(spark, path)
+        _check(spark, path, table)
         if anew:
             if old_table := runs.delete(connection, path):
                 iceberg.drop(old_table)
             files.delete(path)
-        asked = (queues, holds_retention, table, bool(files.files_in(path)))
-        lake = runs.open_lake(connection, path, *asked)
-        if (dead := runs.unfinished(connection, lake)) is not None:
-            run, manifest = dead
-            tell(f"Run {run} was interrupted while it published: finishing it")
-            with interrupts_held():
-                _finish(connection, lake, run, manifest)
-            lake = runs.open_lake(connection, path, *asked)
+        lake = _opened(connection, path, queues, holds_retention, table, tell)
         files.sweep(path)
         # Removed messages are no error: the run reports their queues.
         options = replace(
@@ -135,6 +124,34 @@ def export(
         if table and summary.run is None and not compacted:
             _register(connection, lake)  # the lake has just become a table
     return replace(summary, compacted=compacted, seconds=time.monotonic() - started)
+
+
+def _check(spark: Any, path: str, table: str) -> None:
+    """Check what an export needs, before anything is recorded or deleted."""
+    files.check(path)
+    if table:
+        iceberg.check(table)
+    executors.check(spark, path)
+
+
+def _opened(
+    connection: psycopg.Connection[Any],
+    path: str,
+    queues: Sequence[str],
+    holds_retention: bool | None,
+    table: str,
+    tell: Callable[[str], None],
+) -> Lake:
+    """Open the lake. Finishes a run whose process died while it published."""
+    asked = (queues, holds_retention, table, bool(files.files_in(path)))
+    lake = runs.open_lake(connection, path, *asked)
+    if (dead := runs.unfinished(connection, lake)) is None:
+        return lake
+    run, manifest = dead
+    tell(f"Run {run} was interrupted while it published: finishing it")
+    with interrupts_held():
+        _finish(connection, lake, run, manifest)
+    return runs.open_lake(connection, path, *asked)
 
 
 def _export_run(

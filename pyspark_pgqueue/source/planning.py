@@ -56,6 +56,18 @@ class Task:
     first: str = ""
 
 
+class _Leaf(NamedTuple):
+    """A leaf of an archive's partitions."""
+
+    queue_id: int
+    table: str
+    filenode: int
+    blocks: int
+    rows: float
+    #: The histogram of its ids, if the order of its rows correlates with them.
+    bounds: list[int] | None
+
+
 def cut_by_position(
     connection: psycopg.Connection[Any],
     options: Options,
@@ -72,6 +84,43 @@ def cut_by_position(
     Read the purge marks ``planned`` first, take the end offset next, and then call this function:
     the table files then have all rows up to the end offset.
     """
+    leaves = _leaves(connection, chosen)
+    size = _blocks_per_task(connection, options, names, chosen, leaves)
+    by_id = columns.needs_message(options.columns, names) and all(leaf.bounds for leaf in leaves)
+    terms = [window(start, end), *conditions, *_between_times(options)]
+    queue_names = dict(chosen)
+    shares: list[list[tuple[_Leaf, str]]] = [[]]
+    filled = 0
+    for leaf in leaves:
+        queue, low = (leaf.queue_id, queue_names[leaf.queue_id]), 0
+        while low < leaf.blocks:
+            high = min(leaf.blocks, low + size - filled)
+            part = _by_id(leaf, low, high) if by_id else _by_block(low, high)
+            statement = _statement(options, names, leaf.table, queue, [*part, *terms])
+            shares[-1].append((leaf, statement))
+            filled += high - low
+            low = high
+            if filled >= size:
+                shares.append([])
+                filled = 0
+    tasks = []
+    for pieces in filter(None, shares):
+        ids = tuple(dict.fromkeys(leaf.queue_id for leaf, _ in pieces))
+        guard = Guard(ids, start, tuple(mark for mark in planned if mark.queue_id in ids))
+        tasks.append(
+            Task(
+                tuple(statement for _, statement in pieces),
+                tuple(dict.fromkeys((leaf.table, leaf.filenode) for leaf, _ in pieces)),
+                (end.until or end.since).xmax,
+                guard if options.fail_on_data_loss else None,
+                MERGING if by_id else "",
+            )
+        )
+    return tasks
+
+
+def _leaves(connection: psycopg.Connection[Any], chosen: Sequence[Queue]) -> list[_Leaf]:
+    """The archives' leaves that are not empty."""
     rows = connection.execute(
         """
         SELECT q.id, t.relid::regclass::text, pg_relation_filenode(t.relid),
@@ -87,10 +136,19 @@ def cut_by_position(
         ORDER BY q.place, t.relid::regclass::text
         """,
         [BLOCK, [pk for pk, _ in chosen], IN_ORDER],
-    ).fetchall()
-    total = sum(row[3] for row in rows)
-    density = sum(row[4] for row in rows) / total if total else 0
-    by_id = columns.needs_message(options.columns, names) and all(row[5] for row in rows)
+    )
+    return [_Leaf._make(row) for row in rows]
+
+
+def _blocks_per_task(
+    connection: psycopg.Connection[Any],
+    options: Options,
+    names: Sequence[str],
+    chosen: Sequence[Queue],
+    leaves: Sequence[_Leaf],
+) -> int:
+    total = sum(leaf.blocks for leaf in leaves)
+    density = sum(leaf.rows for leaf in leaves) / total if total else 0
     density = density or ROWS_PER_BLOCK
     rows_per_task: float = options.rows_per_partition
     least: float = LEAST_BLOCKS
@@ -103,50 +161,21 @@ def cut_by_position(
     tasks_wanted = max(tasks_wanted, total * density / rows_per_task)
     if tasks_wanted > USUAL_TASKS:
         tasks_wanted = math.ceil(tasks_wanted / USUAL_TASKS) * USUAL_TASKS
-    size = max(math.ceil(total / max(math.ceil(tasks_wanted), 1)), 1)
-    terms = [window(start, end), *conditions, *_between_times(options)]
-    queue_names = dict(chosen)
-    shares: list[list[_Piece]] = [[]]
-    filled = 0
-    for queue_id, table, filenode, blocks, _, bounds in rows:
-        low = 0
-        while low < blocks:
-            high = min(blocks, low + size - filled)
-            part = _by_id(bounds, low / blocks, high / blocks) if by_id else _by_block(low, high)
-            queue = queue_id, queue_names[queue_id]
-            statement = _statement(options, names, table, queue, [*part, *terms])
-            shares[-1].append(_Piece(statement, table, filenode, queue_id))
-            filled += high - low
-            low = high
-            if filled >= size:
-                shares.append([])
-                filled = 0
-    tasks = []
-    for pieces in filter(None, shares):
-        ids = tuple(dict.fromkeys(piece.queue_id for piece in pieces))
-        guard = Guard(ids, start, tuple(mark for mark in planned if mark.queue_id in ids))
-        tasks.append(
-            Task(
-                tuple(piece.statement for piece in pieces),
-                tuple(dict.fromkeys((piece.table, piece.filenode) for piece in pieces)),
-                (end.until or end.since).xmax,
-                guard if options.fail_on_data_loss else None,
-                MERGING if by_id else "",
-            )
-        )
-    return tasks
+    return max(math.ceil(total / max(math.ceil(tasks_wanted), 1)), 1)
 
 
 def _by_block(low: int, high: int) -> list[str]:
     return [f"a.ctid >= '({low},0)'::tid", f"a.ctid < '({high},0)'::tid"]
 
 
-def _by_id(bounds: Sequence[int], low: float, high: float) -> list[str]:
-    """Return conditions for the rows between two fractions of a table, by its histogram of ids."""
-    first, last = (bounds[round(share * (len(bounds) - 1))] for share in (low, high))
+def _by_id(leaf: _Leaf, low: int, high: int) -> list[str]:
+    """Return conditions for the rows between two blocks, by the histogram of the ids."""
+    assert leaf.bounds is not None
+    most = len(leaf.bounds) - 1
+    first, last = (leaf.bounds[round(block / leaf.blocks * most)] for block in (low, high))
     return [
         *(f"{table}.id >= {first}" for table in "am" if low > 0),
-        *(f"{table}.id < {last}" for table in "am" if high < 1),
+        *(f"{table}.id < {last}" for table in "am" if high < leaf.blocks),
     ]
 
 
@@ -165,15 +194,6 @@ def _bytes_of_a_message(
         [list(queue_ids)],
     )
     return None if size is None else float(size)
-
-
-class _Piece(NamedTuple):
-    """The part of a task that reads one range of a table."""
-
-    statement: str
-    table: str
-    filenode: int
-    queue_id: int
 
 
 def _statement(
