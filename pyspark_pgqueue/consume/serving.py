@@ -18,6 +18,8 @@ from typing import Any
 import psycopg
 from pyspark import TaskContext
 
+from pyspark_pgqueue.source.columns import literal
+
 #: How often a batch is served whole.
 WHOLE = 2
 #: The rows of ended streams are deleted after this time.
@@ -89,7 +91,7 @@ def reading(stream: str, number: int, serving: Serving) -> str:
     if serving.planned is None or serving.planned == serving.served:
         return ""
     return (
-        f"UPDATE pgqueue_stream SET served = {serving.planned} WHERE id = '{stream}' "
+        f"UPDATE pgqueue_stream SET served = {serving.planned} WHERE id = {literal(stream)} "
         f"AND number = {number} AND tries = {serving.tries} "
         f"AND served IS DISTINCT FROM {serving.planned} AND NOT ({{written}})"
     )
@@ -107,6 +109,6 @@ def written() -> str:
     if not (query and batch):
         return "false"
     return (
-        f"EXISTS (SELECT FROM pgqueue_spark_txn WHERE app_id = 'stream:{query}' "
+        f"EXISTS (SELECT FROM pgqueue_spark_txn WHERE app_id = {literal(f'stream:{query}')} "
         f"AND version >= {int(batch)})"
     )

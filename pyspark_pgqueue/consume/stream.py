@@ -362,5 +362,5 @@ class QueueStream(Stream):
         return (
             f"SELECT {selected} FROM unnest('{{{ids}}}'::bigint[], "
             f"'{{{read_cts}}}'::integer[]) AS a (id, read_ct) "
-            f"JOIN pgqueue_message_q{queue.id} m ON m.id = a.id ORDER BY m.id"
+            f"JOIN {queue.message_table} m ON m.id = a.id ORDER BY m.id"
         )

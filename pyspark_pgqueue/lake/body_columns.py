@@ -37,6 +37,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from django_pgqueue.engine.names import own_tables
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.source import bodies, columns, database
 from pyspark_pgqueue.source.options import Options
@@ -188,9 +189,10 @@ def _wide(kind: Any) -> Any:
 
 def _sample(connection: psycopg.Connection[Any], pk: int, low: int, high: int) -> list[str]:
     """Return a sample of the bodies that the next run exports."""
+    message, archive = own_tables(pk)
     rows = connection.execute(
-        f"SELECT m.body::text FROM pgqueue_archive_q{pk} a "
-        f"JOIN pgqueue_message_q{pk} m ON m.id = a.id AND m.enqueued_at = a.enqueued_at "
+        f"SELECT m.body::text FROM {archive} a "
+        f"JOIN {message} m ON m.id = a.id AND m.enqueued_at = a.enqueued_at "
         f"WHERE a.archive_xid >= %s AND a.archive_xid < %s AND m.body IS NOT NULL LIMIT %s",
         [low, high, SAMPLE],
     )

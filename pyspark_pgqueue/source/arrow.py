@@ -16,7 +16,7 @@ from pyspark.sql.types import StringType, StructType
 
 from pyspark_pgqueue.errors import ReplicaLags, TableRewritten
 from pyspark_pgqueue.source import bodies, purges
-from pyspark_pgqueue.source.columns import CORRUPT, JSON
+from pyspark_pgqueue.source.columns import CORRUPT, JSON, literal
 from pyspark_pgqueue.source.planning import Task
 
 # Allow only nested loops: they look messages up by key. Other joins would read all messages in each
@@ -99,7 +99,7 @@ def _connect(url: str) -> Any:
 
 def _check_files(cursor: Any, task: Task) -> None:
     for table, filenode in task.files:
-        cursor.execute(f"SELECT pg_relation_filenode(to_regclass('{table}'))::bigint")
+        cursor.execute(f"SELECT pg_relation_filenode(to_regclass({literal(table)}))::bigint")
         if cursor.fetchone() != (filenode,):
             raise TableRewritten(table)
 

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from django_pgqueue.engine.names import MESSAGE, own_table
 from pyspark_pgqueue.errors import InvalidOption, ServerChanged
 from pyspark_pgqueue.source.offsets import Snapshot
 from pyspark_pgqueue.source.options import Options
@@ -130,9 +131,8 @@ def sample(connection: psycopg.Connection[Any], options: Options) -> list[str]:
     chosen = queues(connection, options)
     found: list[str] = []
     for pk, _ in chosen:
-        table = f"pgqueue_message_q{pk}"
         rows = connection.execute(
-            f"SELECT body::text FROM {table} WHERE body IS NOT NULL LIMIT %s",
+            f"SELECT body::text FROM {own_table(MESSAGE, pk)} WHERE body IS NOT NULL LIMIT %s",
             [max(options.body_sample // len(chosen), 1)],
         )
         found += [text for (text,) in rows]

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 
+from django_pgqueue.engine.names import ARCHIVE, MESSAGE, own_table
 from pyspark_pgqueue.source import columns
 from pyspark_pgqueue.source.columns import literal
 from pyspark_pgqueue.source.database import Queue
@@ -209,18 +210,17 @@ def _statement(
     selected = columns.select(options.columns, names, f"{name}::text")
     join = ""
     if columns.needs_message(options.columns, names) or "m." in conditions:
-        join = (
-            f" JOIN pgqueue_message_q{queue_id} m ON m.id = a.id AND m.enqueued_at = a.enqueued_at"
-        )
+        messages = own_table(MESSAGE, queue_id)
+        join = f" JOIN {messages} m ON m.id = a.id AND m.enqueued_at = a.enqueued_at"
     return f"SELECT {selected} FROM {table} a{join} WHERE {conditions}"
 
 
 def _between_times(options: Options) -> list[str]:
     found = []
     if options.archived_from:
-        found.append(f"a.archived_at >= '{options.archived_from}'::timestamptz")
+        found.append(f"a.archived_at >= {literal(options.archived_from)}::timestamptz")
     if options.archived_until:
-        found.append(f"a.archived_at < '{options.archived_until}'::timestamptz")
+        found.append(f"a.archived_at < {literal(options.archived_until)}::timestamptz")
     return found
 
 
@@ -302,7 +302,7 @@ def count_tasks(options: Options, names: Sequence[str], chosen: Sequence[Queue])
             (
                 f"SELECT {columns.select(options.columns, names, f'{literal(name)}::text')} FROM ("
                 f"SELECT state, enqueued_at FROM pgqueue_live WHERE queue_id = {pk} UNION ALL "
-                f"SELECT state, enqueued_at FROM pgqueue_archive_q{pk}) a GROUP BY a.state",
+                f"SELECT state, enqueued_at FROM {own_table(ARCHIVE, pk)}) a GROUP BY a.state",
             )
         )
         for pk, name in chosen
