@@ -18,7 +18,7 @@ import sys
 import traceback
 from typing import Any
 
-from pyspark_pgqueue.cli import HELP, JOBS, arguments, run
+from pyspark_pgqueue.cli import JOBS, arguments, run
 from pyspark_pgqueue.errors import PipelineError
 
 
@@ -29,8 +29,8 @@ def main(given: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     jobs = parser.add_subparsers(dest="job", required=True)
-    for name in JOBS:
-        job = jobs.add_parser(name, help=HELP[name], description=HELP[name])
+    for name, each in JOBS.items():
+        job = jobs.add_parser(name, help=each.help, description=each.help)
         job.add_argument(
             "--url",
             default=os.environ.get("PGQUEUE_URL"),

@@ -9,7 +9,7 @@ import sys
 import uuid
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from django_pgqueue.engine.wording import length_of
 from pyspark_pgqueue.errors import Interrupted, PipelineError, in_one_line
@@ -18,31 +18,15 @@ from pyspark_pgqueue.session import local_session
 from pyspark_pgqueue.source.database import database_url
 from pyspark_pgqueue.source.options import moment_of
 
-HELP = {
-    "export": "Append the messages archived since the last export to a lake of Parquet files.",
-    "rollup": "Compute the roll-ups: statistics by queue and time span, for the admin's charts.",
-    "replay": "Send messages from a lake to a queue again.",
-    "load": "Send the rows of Parquet, JSON or CSV files to a queue.",
-    "verify": "Compare a lake with the database, by counts and checksums.",
-}
-JOBS = tuple(HELP)
 _MODULES = {"load": "replay"}
 
 #: The exit code if lake and database differ. Errors have exit codes of their own.
 DIFFERS = 3
 
-_AFTER = {
-    "export": "The run was published completely or not at all. To continue, export again.",
-    "rollup": "No roll-up was changed. Run the job again.",
-    "replay": "Some messages may have been sent. Pass --id {replay_id} to send only the rest.",
-    "load": "Some messages may have been sent. Pass --id {load_id} to send only the rest.",
-    "verify": "Runs that agreed were recorded as verified. To verify the rest, run the job again.",
-}
-
 
 def arguments(job: str, parser: Any) -> None:
     """Add a job's arguments to a parser."""
-    _ARGUMENTS[job](parser)
+    JOBS[job].add_arguments(parser)
     parser.add_argument("--cores", type=int, help="cores of this machine to use (default: all)")
     parser.add_argument("--memory", default="1g", help="memory of the JVM (default: %(default)s)")
 
@@ -66,7 +50,7 @@ def run(
     try:
         return _run(job, database_url(url), options, tell, bar)
     except KeyboardInterrupt as error:
-        raise Interrupted(f"Interrupted. {_AFTER[job].format(**options)}") from error
+        raise Interrupted(f"Interrupted. {JOBS[job].after.format(**options)}") from error
     except PipelineError:
         raise
     except Exception as error:
@@ -205,12 +189,41 @@ def _verify(parser: Any) -> None:
     parser.add_argument("--every", action="store_true", help="verify every run again")
 
 
-_ARGUMENTS: dict[str, Callable[[Any], None]] = {
-    "export": _export,
-    "rollup": _rollup,
-    "replay": _replay,
-    "load": _load,
-    "verify": _verify,
+class Job(NamedTuple):
+    """A job: the arguments it adds to a parser, and what its command says."""
+
+    add_arguments: Callable[[Any], None]
+    help: str
+    #: What an interruption left behind.
+    after: str
+
+
+JOBS = {
+    "export": Job(
+        _export,
+        "Append the messages archived since the last export to a lake of Parquet files.",
+        "The run was published completely or not at all. To continue, export again.",
+    ),
+    "rollup": Job(
+        _rollup,
+        "Compute the roll-ups: statistics by queue and time span, for the admin's charts.",
+        "No roll-up was changed. Run the job again.",
+    ),
+    "replay": Job(
+        _replay,
+        "Send messages from a lake to a queue again.",
+        "Some messages may have been sent. Pass --id {replay_id} to send only the rest.",
+    ),
+    "load": Job(
+        _load,
+        "Send the rows of Parquet, JSON or CSV files to a queue.",
+        "Some messages may have been sent. Pass --id {load_id} to send only the rest.",
+    ),
+    "verify": Job(
+        _verify,
+        "Compare a lake with the database, by counts and checksums.",
+        "Runs that agreed were recorded as verified. To verify the rest, run the job again.",
+    ),
 }
 
 

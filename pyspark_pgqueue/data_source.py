@@ -41,7 +41,7 @@ class PgQueueDataSource(Landing, DataSource):
 
     def schema(self) -> str:
         if "path" in self.options:
-            return columns.LAKE
+            return columns.of_lake()
         options = Options.parse(self.options)
         if options.body_schema is None or "body" not in options.names:
             return columns.ddl(options.columns, options.names)

@@ -42,7 +42,7 @@ class JobCommand(BaseCommand):
 
     @property
     def help(self) -> str:  # type: ignore[override]
-        return cli.HELP[self.job]
+        return cli.JOBS[self.job].help
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_database(parser)

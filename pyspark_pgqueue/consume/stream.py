@@ -129,11 +129,11 @@ class QueueStream(Stream):
         return [InputPartition(task) for task in self._tasks(batch)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        if partition is not None and partition.value is not None:
-            task: Task = partition.value
-            if task.first:
-                task = replace(task, first=task.first.format(written=serving.written()))
-            yield from super().read(InputPartition(task))
+        task: Task | None = partition and partition.value
+        if task is not None and task.first:
+            first = task.first.format(written=serving.written())
+            partition = InputPartition(replace(task, first=first))
+        return super().read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._acknowledge(Batch.parse(end))

@@ -18,6 +18,7 @@ import psycopg
 
 from pyspark_pgqueue.errors import InvalidOption, ServerChanged
 from pyspark_pgqueue.jobs.progress import Progress, quiet
+from pyspark_pgqueue.lake import runs
 from pyspark_pgqueue.lake.stores import address
 from pyspark_pgqueue.rollup import in_database, in_lake
 from pyspark_pgqueue.rollup.figures import Figures, Key, bucket_of, moment
@@ -174,28 +175,17 @@ def _kept_in(
     connection: psycopg.Connection[Any], server: database.Server, path: str, figures: Figures
 ) -> int:
     """Return the first span of the figures that the lake does not have completely."""
-    row = connection.execute(
-        "SELECT exported_below, queues, system FROM pgqueue_lake WHERE path = %s", [path]
-    ).fetchone()
-    if row is None:
+    lake = runs.known(connection, path)
+    if lake.queues:
         raise InvalidOption(
-            f"Nothing was exported to {path} yet. Export first, or leave --lake out."
+            f"The lake {path} has only the queues {', '.join(lake.queues)}. A roll-up needs a lake "
+            f"with all queues: leave --lake out, or export all queues to another path."
         )
-    exported_below, queues, system = row
-    if queues:
-        raise InvalidOption(
-            f"The lake {path} has only the queues {', '.join(queues)}. A roll-up needs a lake with "
-            f"all queues: leave --lake out, or export all queues to another path."
-        )
-    if system != server.system or exported_below > server.now.xmax:
-        raise ServerChanged(
-            f"The lake {path} was exported from another server, or this server was restored to an "
-            f"earlier state. Leave --lake out, or export the lake again (export --anew)."
-        )
+    lake.check_server(server)
     [(first,)] = connection.execute(
         "SELECT extract(epoch FROM min(archived_at))::bigint FROM pgqueue_archive "
         "WHERE archive_xid >= %s",
-        [exported_below],
+        [lake.exported_below],
     )
     kept = figures.end if first is None else bucket_of(first, figures.seconds)
     return min(max(kept, figures.start), figures.end)

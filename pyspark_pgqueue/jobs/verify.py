@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 
-from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.jobs.progress import Progress, quiet
-from pyspark_pgqueue.lake import files, iceberg, reading
+from pyspark_pgqueue.lake import files, iceberg, reading, runs
 from pyspark_pgqueue.lake.stores import address
 from pyspark_pgqueue.source import database
 
@@ -82,24 +82,17 @@ def verify(
     """
     path, findings = address(path), list[Finding]()
     with database.connect(url) as connection:
-        row = connection.execute(
-            "SELECT id, queues, iceberg FROM pgqueue_lake WHERE path = %s", [path]
-        ).fetchone()
-        if row is None:
-            raise InvalidOption(
-                f"Nothing was exported to {path} yet. Export first, or correct the path."
-            )
-        number, names, table = row
-        runs = connection.execute(
+        lake = runs.known(connection, path)
+        finished = connection.execute(
             "SELECT id, from_xid, to_xid, coalesce(manifest -> 'queues', '{}'), "
             "coalesce(checksums, '{}') FROM pgqueue_export_run WHERE lake_id = %s "
             "AND kind = 'EXPORT' AND state = 'DONE' AND (%s OR verified_at IS NULL) ORDER BY id",
-            [number, every],
+            [lake.id, every],
         ).fetchall()
-        for done, (run, low, high, counts, checksums) in enumerate(runs):
-            progress("runs", done, len(runs))
+        for done, (run, low, high, counts, checksums) in enumerate(finished):
+            progress("runs", done, len(finished))
             kept = _in_lake(spark, path, low, high)
-            there = _in_database(connection, names, low, high)
+            there = _in_database(connection, lake.queues, low, high)
             purged = _purged(connection, low)
             found = []
             for queue in sorted({*kept, *there, *counts}):
@@ -118,7 +111,7 @@ def verify(
                     "checksums = %s WHERE id = %s",
                     [json.dumps(kept), run],
                 )
-    return findings + (_in_table(spark, path, table) if table else [])
+    return findings + (_in_table(spark, path, lake.table) if lake.table else [])
 
 
 def _in_lake(spark: Any, path: str, low: int, high: int) -> Sums:
@@ -150,7 +143,7 @@ def _in_table(spark: Any, path: str, table: str) -> list[Finding]:
 
 
 def _in_database(
-    connection: psycopg.Connection[Any], names: list[str], low: int, high: int
+    connection: psycopg.Connection[Any], names: Sequence[str], low: int, high: int
 ) -> Sums:
     rows = connection.execute(
         _POSTGRES,

@@ -19,7 +19,6 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BooleanType,
@@ -40,6 +39,7 @@ from pyspark.sql.types import (
 from django_pgqueue.engine.names import own_tables
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.source import bodies, columns, database
+from pyspark_pgqueue.source.arrow import arrow_schema
 from pyspark_pgqueue.source.options import Options
 
 PREFIX = "body_"
@@ -208,12 +208,12 @@ def arrow_fields(schemas: Mapping[str, Any]) -> pa.Schema:
     fields = [StructField(f"{PREFIX}{field.name}", field.dataType) for field in found.fields]
     if fields:
         fields.append(StructField(columns.CORRUPT, StringType()))
-    return to_arrow_schema(StructType(fields), timezone="UTC")
+    return arrow_schema(StructType(fields))
 
 
 def add_columns(rows: pa.RecordBatch, fields: StructType) -> pa.RecordBatch:
     """Append a column for each field of the bodies, and ``_corrupt_record``."""
-    kind = to_arrow_schema(StructType([StructField("body", fields)]), timezone="UTC").field(0).type
+    kind = arrow_schema(StructType([StructField("body", fields)])).field(0).type
     texts = rows.column("body")
     values = bodies.parsed(texts, fields, kind)
     names = [f"{PREFIX}{name}" for name in fields.names]

@@ -20,7 +20,7 @@ from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.lake.files import DATA, rows_of
 from pyspark_pgqueue.lake.stores import Store, address, explained, key_of, open_at
 from pyspark_pgqueue.source.arrow import arrow_schema
-from pyspark_pgqueue.source.columns import ARCHIVE, ddl
+from pyspark_pgqueue.source.columns import ARCHIVE, of_lake
 from pyspark_pgqueue.source.landing import Landing
 
 _SPARKS_OWN = {"file", "hdfs", "viewfs"}
@@ -51,9 +51,8 @@ def read(spark: Any, path: str, names: Iterable[str] = (), days: Days | None = N
                 f"There is no lake at {path}: nothing was exported there yet. Export first, or "
                 f"correct the path."
             )
-    wanted = [name for name in names or ARCHIVE if name != "queue"]
     # An explicit schema: Spark would infer a number for a queue named 007.
-    schema = f"{ddl(ARCHIVE, wanted)}, queue string, date string"
+    schema = of_lake(names or ARCHIVE)
     if "://" not in path or path.partition("://")[0] in _SPARKS_OWN:
         rows = spark.read.schema(schema).parquet(f"{path}/{DATA}")
     else:

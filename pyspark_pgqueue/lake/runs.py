@@ -37,6 +37,30 @@ class Lake:
     exported_below: int
     table: str  # empty: no Iceberg table
     body_schemas: dict[str, Any]
+    system: str
+
+    def check_server(self, server: database.Server) -> None:
+        """Refuse a lake of another server, or of a later state of this one."""
+        if self.system != server.system or self.exported_below > server.now.xmax:
+            raise ServerChanged(
+                f"The lake {self.path} was exported from another server, or this server was "
+                f"restored to an earlier state. Use another path, or delete the lake's files and "
+                f"export the database again (export --anew)."
+            )
+
+
+_COLUMNS = "id, path, queues, exported_below, iceberg, body_schemas, system"
+
+
+def known(connection: psycopg.Connection[Any], path: str) -> Lake:
+    """Return the lake at a path. Raises InvalidOption if nothing was exported there."""
+    text = f"SELECT {_COLUMNS} FROM pgqueue_lake WHERE path = %s"
+    row = connection.execute(text, [path]).fetchone()
+    if row is None:
+        raise InvalidOption(
+            f"Nothing was exported to {path} yet. Export first, or correct the path."
+        )
+    return Lake(*row)
 
 
 @dataclass(frozen=True)
@@ -133,7 +157,7 @@ def open_lake(
         "ON CONFLICT (path) DO UPDATE SET "
         "holds_retention = coalesce(%(holds)s, pgqueue_lake.holds_retention), "
         "iceberg = coalesce(nullif(pgqueue_lake.iceberg, ''), excluded.iceberg) "
-        "RETURNING id, path, queues, exported_below, iceberg, body_schemas, system",
+        f"RETURNING {_COLUMNS}",
         {
             "path": path,
             "queues": json.dumps(list(queues)),
@@ -143,8 +167,7 @@ def open_lake(
         },
     ).fetchone()
     assert row is not None
-    *values, system = row
-    lake = Lake(*values)
+    lake = Lake(*row)
     if table and table != lake.table:
         raise InvalidOption(
             f"The lake {path} is already the Iceberg table {lake.table}. Leave --table out, or "
@@ -156,12 +179,7 @@ def open_lake(
             f"be changed: earlier messages of a new queue would be missing. Leave --queue out, or "
             f"export these queues to another path."
         )
-    if system != server.system or lake.exported_below > server.now.xmax:
-        raise ServerChanged(
-            f"The lake {path} was exported from another server, or this server was restored to an "
-            f"earlier state. Export to another path, or delete the lake's files and export the "
-            f"database again (--anew)."
-        )
+    lake.check_server(server)
     database.check_server(connection, server)
     return lake
 

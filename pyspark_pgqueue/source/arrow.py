@@ -11,12 +11,14 @@ from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructType
 
 from pyspark_pgqueue.errors import ReplicaLags, TableRewritten
 from pyspark_pgqueue.source import bodies, purges
 from pyspark_pgqueue.source.columns import CORRUPT, JSON, literal
+from pyspark_pgqueue.source.options import Options
 from pyspark_pgqueue.source.planning import Task
 
 # Allow only nested loops: they look messages up by key. Other joins would read all messages in each
@@ -38,12 +40,14 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def read(
-    url: str, task: Task, schema: StructType, replica_timeout: float = 60.0
+    options: Options, schema: StructType, partition: InputPartition | None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task in Spark's schema."""
-    wanted = arrow_schema(schema)
-    for batch in batches(url, task, replica_timeout):
-        yield _fit(batch, schema, wanted)
+    """Yield the rows of a partition's task in Spark's schema."""
+    # For an empty list of partitions, Spark passes one partition without a value.
+    if partition is not None and partition.value is not None:
+        wanted = arrow_schema(schema)
+        for batch in batches(options.url, partition.value, options.replica_timeout):
+            yield _fit(batch, schema, wanted)
 
 
 def batches(url: str, task: Task, replica_timeout: float = 60.0) -> Iterator[pa.RecordBatch]:

@@ -130,8 +130,13 @@ def select(columns: dict[str, Column], names: Iterable[str], queue: str) -> str:
     )
 
 
-#: The schema of a lake. ``queue`` and ``date`` are in the files' paths.
-LAKE = f"{ddl(ARCHIVE, [name for name in ARCHIVE if name != 'queue'])}, queue string, date string"
+def of_lake(names: Iterable[str] = ARCHIVE) -> str:
+    """Return the schema of some columns of a lake. ``queue`` and ``date`` are in the files' paths.
+
+    >>> of_lake(["id"])
+    'id bigint, queue string, date string'
+    """
+    return f"{ddl(ARCHIVE, [name for name in names if name != 'queue'])}, queue string, date string"
 
 
 def literal(value: Any) -> str | None:

@@ -60,12 +60,7 @@ class Reader(Landing, DataSourceReader):
         return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        # For an empty list of partitions, Spark passes one partition without a value.
-        if partition is not None and partition.value is not None:
-            options = self.options
-            yield from arrow.read(
-                options.url, partition.value, self.schema, options.replica_timeout
-            )
+        return arrow.read(self.options, self.schema, partition)
 
 
 class PushingReader(Reader):

@@ -70,11 +70,7 @@ class Stream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
         warnings.warn(str(lost), stacklevel=3)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        # For an empty list of partitions, Spark passes one partition without a value.
-        if partition is not None and partition.value is not None:
-            yield from arrow.read(
-                self.options.url, partition.value, self.schema, self.options.replica_timeout
-            )
+        return arrow.read(self.options, self.schema, partition)
 
     def stop(self) -> None:
         if self._open is not None:

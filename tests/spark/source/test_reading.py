@@ -11,7 +11,7 @@ import adbc_driver_postgresql
 import pytest
 from django.db import connection
 from pyspark.sql import functions as f
-from pyspark.sql.datasource import EqualTo
+from pyspark.sql.datasource import EqualTo, InputPartition
 from pyspark.sql.types import StructType
 
 from django_pgqueue.models import ArchivedMessage, BoundQueue, Message
@@ -51,7 +51,7 @@ def run(options: Options, tasks: list[planning.Task]) -> list[int]:
     return sorted(
         pk
         for task in tasks
-        for batch in arrow.read(options.url, task, schema)
+        for batch in arrow.read(options, schema, InputPartition(task))
         for pk in batch.column("id").to_pylist()
     )
 
