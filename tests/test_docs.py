@@ -193,6 +193,24 @@ def test_links_to_headings_lead_somewhere():
     assert broken == []
 
 
+def test_what_the_page_for_developers_names_is_there():
+    _, _, page = (ROOT / "docs" / "development.md").read_text().partition("## Where is what?")
+    rows = re.findall(r"^\| (?!looking|---).*\| (.*) \|$", page.partition("\n**")[0], re.MULTILINE)
+
+    assert len(rows) >= 10
+    paths = [path for row in rows for path in re.findall(r"`([^`]+)`", row)]
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_the_layout_names_each_folder():
+    page = (ROOT / "docs" / "design.md").read_text().partition("## The layout")[2]
+    told = re.findall(r"^  (\w+)/", page.partition("\n### ")[0], re.MULTILINE)
+
+    package = ROOT / "django_pgqueue"
+    folders = [each.name for each in package.iterdir() if each.is_dir() and each.name[0] != "_"]
+    assert sorted(told) == sorted(folders)
+
+
 def test_diagrams_are_drawn_from_their_text():
     sources = sorted(FOLDER.glob("*.dot"))
 
