@@ -38,7 +38,10 @@ USUAL = "not slow and not acceptance and not spark"
 # fixtures.
 SIDE_BY_SIDE = ["-n2", "--dist=loadfile"]
 QUICK = ["tests/engine", "tests/queues", "tests/tables", "--ignore=tests/engine/plans"]
-SQL = [f"tests/{part}" for part in ("ddl", "engine", "maintenance", "migrations", "models", "pgmq")]
+SQL = [
+    f"tests/{part}"
+    for part in ("ddl", "engine", "maintenance", "migrations", "pgmq", "queues", "tables")
+]
 SQL += ["tests/admin/test_processes.py", "tests/admin/test_queries.py"]
 NEEDS = {"demo": ["--group=example"], "test": ["--group=test"]}
 NEEDS["check"] = [*NEEDS["test"], "--group=lint", "--group=docs"]
