@@ -24,7 +24,7 @@ from psycopg.rows import tuple_row
 from psycopg.types.string import TextLoader
 
 from django_pgqueue.engine import arguments
-from django_pgqueue.engine.open_queue import OpenQueue, clear_lost
+from django_pgqueue.engine.open_queue import STORED, OpenQueue, clear_lost
 from django_pgqueue.engine.read.grouped import read_grouped, read_grouped_rr
 from django_pgqueue.engine.read.polling import read_with_poll
 from django_pgqueue.engine.read.reading import peek, pop, read
@@ -59,10 +59,7 @@ __all__ = [
     "set_vt",
 ]
 
-_COLUMNS = (
-    "id, name, unlogged, visibility_timeout, max_deliveries, dead_letter_queue_id, unique_window, "
-    '"limit", rate, group_rate, has_slots, created_at'
-)
+_COLUMNS = ", ".join(f'"{name}"' for name in STORED)
 
 
 class BareRunner:
@@ -141,7 +138,7 @@ def open_queues(runner: BareRunner, where: str, params: Mapping[str, Any]) -> li
         if error.sqlstate == UNDEFINED_TABLE:
             raise TablesMissing(error) from error
         raise
-    columns = [dict(zip(_COLUMNS.replace('"', "").split(", "), row, strict=True)) for row in rows]
+    columns = [dict(zip(STORED, row, strict=True)) for row in rows]
     if any(each["unlogged"] for each in columns):
         clear_lost(runner)
     return [OpenQueue(**each, runner=runner, find=partial(_find, runner)) for each in columns]

@@ -13,10 +13,9 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.apps.registry import Apps
 from django.db import router
@@ -29,12 +28,14 @@ from django_pgqueue.engine import arguments
 from django_pgqueue.engine.topics import topic_pattern
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.maintenance import tables
+from django_pgqueue.queues.twins import takes
+from django_pgqueue.tables import columns
+from django_pgqueue.tables.queue import ChangeableSettings, Queue, QueueSettings
 
 __all__ = ["AlterQueue", "BindTopic", "CreateQueue", "DropQueue", "InstallPGMQ", "UnbindTopic"]
 
-Duration = dt.timedelta | float
-
-_UNSET: Any = object()
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class DatabaseOperation(Operation):
@@ -83,9 +84,9 @@ class QueueOperation(DatabaseOperation):
 class CreateQueue(QueueOperation):
     """Make a queue. Reversed, drops it with its messages.
 
-    The settings are those of ``create_queue`` plus ``paused``. Durations are in seconds or a
-    timedelta. ``dead_letter_queue`` names a queue that an earlier operation makes. If a queue with
-    this name exists, it is not changed.
+    The settings are those of ``create_queue``. Durations are in seconds or a timedelta.
+    ``dead_letter_queue`` names a queue that an earlier operation makes. If a queue with this name
+    exists, it is not changed.
 
     ::
 
@@ -97,32 +98,12 @@ class CreateQueue(QueueOperation):
 
     fragment = "queue"
 
-    # Each setting is a parameter, because squashmigrations writes only parameters of the signature.
-    def __init__(
-        self,
-        name: str,
-        *,
-        visibility_timeout: int = _UNSET,
-        max_deliveries: int = _UNSET,
-        dead_letter_queue: str | None = _UNSET,
-        retention: Duration | None = _UNSET,
-        partition_interval: Duration | None = _UNSET,
-        unique_window: Duration | None = _UNSET,
-        limit: int | None = _UNSET,
-        rate: str | None = _UNSET,
-        burst: int | None = _UNSET,
-        group_limit: int | None = _UNSET,
-        group_rate: str | None = _UNSET,
-        group_burst: int | None = _UNSET,
-        age_limit: Duration | None = _UNSET,
-        unlogged: bool = _UNSET,
-        paused: bool = _UNSET,
-        notify: bool = _UNSET,
-    ) -> None:
-        self.settings: dict[str, Any] = _given(locals())
+    @takes(QueueSettings)
+    def __init__(self, name: str, **settings: Unpack[QueueSettings]) -> None:
+        self.settings: dict[str, Any] = dict(QueueSettings(**settings))
         self.name: str = arguments.queue_name(name)
         with _labelled(f"{type(self).__name__}({name!r})"):
-            self._checked = arguments.settings(self.settings)
+            self._checked = columns.checked(Queue, self.settings)
             arguments.limits_together(self._checked)
 
     def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
@@ -159,27 +140,15 @@ class AlterQueue(QueueOperation):
 
     fragment = "alter_queue"
 
+    @takes(ChangeableSettings, defaults=False)
     def __init__(
         self,
         name: str,
         *,
         before: Mapping[str, Any] | None = None,
-        visibility_timeout: int = _UNSET,
-        max_deliveries: int = _UNSET,
-        dead_letter_queue: str | None = _UNSET,
-        retention: Duration | None = _UNSET,
-        unique_window: Duration | None = _UNSET,
-        limit: int | None = _UNSET,
-        rate: str | None = _UNSET,
-        burst: int | None = _UNSET,
-        group_limit: int | None = _UNSET,
-        group_rate: str | None = _UNSET,
-        group_burst: int | None = _UNSET,
-        age_limit: Duration | None = _UNSET,
-        paused: bool = _UNSET,
-        notify: bool = _UNSET,
+        **settings: Unpack[ChangeableSettings],
     ) -> None:
-        self.settings: dict[str, Any] = _given(locals())
+        self.settings: dict[str, Any] = dict(ChangeableSettings(**settings))
         self.name: str = arguments.queue_name(name)
         self.before = before
         label = f"AlterQueue({name!r})"
@@ -193,9 +162,9 @@ class AlterQueue(QueueOperation):
                 f"{', '.join(sorted(self.settings))}, not of {', '.join(sorted(before)) or 'none'}"
             )
         with _labelled(label):
-            self._checked = arguments.settings(self.settings)
+            self._checked = columns.checked(Queue, self.settings)
         with _labelled(f"{label} before"):
-            self._checked_before = arguments.settings(before or {})
+            self._checked_before = columns.checked(Queue, before or {})
         self.reversible: bool = before is not None  # type: ignore[misc]
 
     def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
@@ -359,7 +328,7 @@ class _Database:
 
     def change(self, name: str, settings: dict[str, Any], purpose: str) -> None:
         queue = self.get(name, purpose)
-        if arguments.LIMITS.keys() & settings:
+        if settings.keys() & arguments.LIMITS:
             stored = {limit: getattr(queue, limit) for limit in arguments.LIMITS}
             with _labelled(purpose):
                 arguments.limits_together({**stored, **settings})
@@ -424,12 +393,6 @@ def operations_in(graph: MigrationGraph) -> Iterator[tuple[tuple[str, str], Queu
         for operation in migration.operations if migration else ():
             if isinstance(operation, QueueOperation):
                 yield key, operation
-
-
-def _given(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that were given among an operation's arguments."""
-    settings = {name: given.get(name, _UNSET) for name in arguments.SETTINGS}
-    return {name: value for name, value in settings.items() if value is not _UNSET}
 
 
 @contextmanager

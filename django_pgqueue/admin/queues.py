@@ -8,8 +8,9 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
-from django.db.models import QuerySet
+from django.db.models import DurationField, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.text import format_lazy
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -27,6 +28,7 @@ from django_pgqueue.admin.send import SendPage
 from django_pgqueue.engine import arguments
 from django_pgqueue.errors import QueueBusy, QueueNotFound
 from django_pgqueue.models import Message, Queue
+from django_pgqueue.tables.queue import ChangeableSettings
 from django_pgqueue.templatetags.pgqueue_admin import counted
 from django_pgqueue.validators import validate_queue_name
 
@@ -36,42 +38,9 @@ __all__ = ["QueueAdmin"]
 class QueueForm(generic.ModelForm):
     """The settings of a queue. Allows the same values as ``create_queue``."""
 
-    retention = SpanField(
-        required=False,
-        label=_("Retention"),
-        help_text=_("How long archived messages are kept, such as 7d. Empty: for ever."),
-    )
-    unique_window = SpanField(
-        required=False,
-        label=_("Unique window"),
-        help_text=_(
-            "How long a unique key is held if the send does not say, such as 10min. "
-            "Empty: five minutes."
-        ),
-    )
-    age_limit = SpanField(
-        required=False,
-        label=_("Age limit"),
-        help_text=_(
-            "How long a message may be readable before an alert is shown, such as 2h. "
-            "Empty: five minutes."
-        ),
-    )
-
     class Meta:
         model = Queue
-        fields = [
-            "name",
-            "paused",
-            "visibility_timeout",
-            "max_deliveries",
-            "dead_letter_queue",
-            "notify",
-            "retention",
-            "unique_window",
-            *arguments.LIMITS,
-            "age_limit",
-        ]
+        fields = ["name", *ChangeableSettings.__annotations__]
         error_messages = {"max_deliveries": {"min_value": _("Enter 1 or more.")}}
 
     def clean_name(self) -> str:
@@ -142,17 +111,28 @@ class QueueAdmin(PageAdmin):
         overview = (gettext("Charts and consumers"), self.url("queue_overview", obj.pk))
         return [overview, *super().tools(request, obj)]
 
+    def formfield_for_dbfield(
+        self, db_field: Any, request: Any, **kwargs: Any
+    ) -> forms.Field | None:
+        if isinstance(db_field, DurationField):
+            hint = _("Write 30s, 10min, 2h, 7d or 1d 12h.")
+            text = format_lazy("{} {}", db_field.help_text, hint)
+            kwargs = {"form_class": SpanField, "help_text": text, **kwargs}
+        return super().formfield_for_dbfield(db_field, request, **kwargs)
+
     def get_fieldsets(self, request: HttpRequest, obj: Queue | None = None) -> Any:
-        delivery = ["visibility_timeout", "max_deliveries", "dead_letter_queue", "notify"]
+        retention = ["retention", "unique_window"]
+        others = {"paused", *arguments.LIMITS, *retention}
+        delivery = [name for name in ChangeableSettings.__annotations__ if name not in others]
         seen = allowed(request)
         if obj and seen is not None and obj.dead_letter_queue_id not in {None, *seen}:
             # The user may not see the dead-letter queue. Without the field, saving keeps its value.
             delivery.remove("dead_letter_queue")
         return [
             (None, {"fields": ["name", "paused"]}),
-            (_("Delivery"), {"fields": [*delivery, "age_limit"]}),
+            (_("Delivery"), {"fields": delivery}),
             (_("Limits"), {"fields": list(arguments.LIMITS)}),
-            (_("Retention"), {"fields": ["retention", "unique_window"]}),
+            (_("Retention"), {"fields": retention}),
         ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Queue | None = None) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from django_pgqueue.engine.encoding import encode
@@ -151,39 +151,8 @@ def rate(value: object, name: str) -> str | None:
     return value
 
 
-#: The settings that limit a queue, with the function that validates each.
-LIMITS: dict[str, Callable[[object, str], Any]] = {
-    "limit": slots,
-    "rate": rate,
-    "burst": slots,
-    "group_limit": slots,
-    "group_rate": rate,
-    "group_burst": slots,
-}
-
-#: The settings of a queue, with the function that validates each.
-SETTINGS: dict[str, Callable[[object, str], Any]] = {
-    "visibility_timeout": count,
-    "max_deliveries": count,
-    "dead_letter_queue": queue_or_none,
-    "retention": span,
-    "partition_interval": span,
-    "unique_window": span,
-    **LIMITS,
-    "age_limit": span,
-    "unlogged": flag,
-    "paused": flag,
-    "notify": flag,
-}
-
-
-def settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Validate settings of a queue, and convert them to values of its columns.
-
-    >>> settings({"rate": "100/s", "retention": 3600})
-    {'rate': '100/s', 'retention': datetime.timedelta(seconds=3600)}
-    """
-    return {name: SETTINGS[name](value, name) for name, value in given.items()}
+#: The settings of a queue that limit it.
+LIMITS = ("limit", "rate", "burst", "group_limit", "group_rate", "group_burst")
 
 
 def limits_together(limits: Mapping[str, Any]) -> None:

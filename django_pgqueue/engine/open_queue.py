@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from django_pgqueue.engine.names import own_table
@@ -13,7 +13,7 @@ from django_pgqueue.engine.runner import Rows, Runner
 from django_pgqueue.engine.statements import render, unflushed
 from django_pgqueue.errors import TransactionRefused
 
-__all__ = ["OpenQueue", "clear_lost"]
+__all__ = ["STORED", "OpenQueue", "clear_lost"]
 
 _UNFLUSHED = "SELECT set_config('synchronous_commit', 'off', true)"
 
@@ -102,6 +102,12 @@ class OpenQueue:
         """Raise TransactionRefused inside a transaction: a lease holds only once committed."""
         if not self.runner.may_lease:
             raise TransactionRefused(operation)
+
+
+#: The fields of OpenQueue that are columns of ``pgqueue_queue``.
+STORED = tuple(
+    field.name for field in fields(OpenQueue) if field.name not in ("runner", "find", "source")
+)
 
 
 def clear_lost(runner: Runner) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import DatabaseError, models
@@ -24,9 +24,9 @@ from django_pgqueue.engine.settle.settling import Target
 from django_pgqueue.queues import announcing, results
 from django_pgqueue.queues.group import BoundGroup
 from django_pgqueue.queues.queues_manager import QueuesManager
-from django_pgqueue.queues.twins import documented, twin_of
+from django_pgqueue.queues.twins import documented, takes, twin_of
 from django_pgqueue.tables.attempt import Attempt
-from django_pgqueue.tables.queue import Queue, reopened
+from django_pgqueue.tables.queue import Queue, QueueSettings, reopened
 from django_pgqueue.types import (
     Delay,
     Maintained,
@@ -38,6 +38,9 @@ from django_pgqueue.types import (
     Until,
     Wait,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -83,45 +86,11 @@ class Operations(Generic[M]):
         return hash((self.name.lower(), self.using))
 
     @documented(QueuesManager.create_queue)
-    def create(
-        self,
-        *,
-        unlogged: bool | None = None,
-        partition_interval: dt.timedelta | float | None = None,
-        retention: dt.timedelta | float | None = None,
-        visibility_timeout: int = 30,
-        max_deliveries: int = 20,
-        dead_letter_queue: str | Queue | None = None,
-        unique_window: dt.timedelta | float | None = None,
-        limit: int | None = None,
-        rate: str | None = None,
-        burst: int | None = None,
-        group_limit: int | None = None,
-        group_rate: str | None = None,
-        group_burst: int | None = None,
-        age_limit: dt.timedelta | float | None = None,
-        notify: bool = True,
-    ) -> Queue:
+    @takes(QueueSettings)
+    def create(self, **settings: Unpack[QueueSettings]) -> Queue:
         """Make a queue. If it exists, return it unchanged."""
-        made: Queue = self.model.objects.using(self.using).create_queue(
-            self.name,
-            unlogged=unlogged,
-            partition_interval=partition_interval,
-            retention=retention,
-            visibility_timeout=visibility_timeout,
-            max_deliveries=max_deliveries,
-            dead_letter_queue=dead_letter_queue,
-            unique_window=unique_window,
-            limit=limit,
-            rate=rate,
-            burst=burst,
-            group_limit=group_limit,
-            group_rate=group_rate,
-            group_burst=group_burst,
-            age_limit=age_limit,
-            notify=notify,
-        )
-        return made
+        queues: QueuesManager[Any] = self.model.objects.using(self.using)
+        return queues.create_queue(self.name, **settings)
 
     @documented(QueuesManager.drop_queue)
     def drop(self) -> bool:

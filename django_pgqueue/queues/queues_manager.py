@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.db import ProgrammingError, models
 
@@ -17,11 +17,15 @@ from django_pgqueue.engine.topics import topic_pattern
 from django_pgqueue.errors import QueueBusy, QueueInUse, QueueMismatch
 from django_pgqueue.history.keep import keep_history
 from django_pgqueue.queues import announcing
-from django_pgqueue.queues.twins import twin_of
+from django_pgqueue.queues.twins import takes, twin_of
+from django_pgqueue.tables import columns
 from django_pgqueue.tables.binding import Binding, route, send_to_each, with_key
 from django_pgqueue.tables.process import Process
-from django_pgqueue.tables.queue import Queue, explained
+from django_pgqueue.tables.queue import Queue, QueueSettings, explained
 from django_pgqueue.types import Delay, Maintained, Metrics, OnConflict, Until
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 M = TypeVar("M", bound=models.Model)
 
@@ -41,55 +45,17 @@ class QueuesManager(models.Manager[M]):
         except ProgrammingError as error:
             raise explained(error, alias) from error.__cause__
 
-    def create_queue(
-        self,
-        name: str,
-        *,
-        unlogged: bool | None = None,
-        partition_interval: dt.timedelta | float | None = None,
-        retention: dt.timedelta | float | None = None,
-        visibility_timeout: int = 30,
-        max_deliveries: int = 20,
-        dead_letter_queue: str | Queue | None = None,
-        unique_window: dt.timedelta | float | None = None,
-        limit: int | None = None,
-        rate: str | None = None,
-        burst: int | None = None,
-        group_limit: int | None = None,
-        group_rate: str | None = None,
-        group_burst: int | None = None,
-        age_limit: dt.timedelta | float | None = None,
-        notify: bool = True,
-    ) -> Queue:
+    @takes(QueueSettings)
+    def create_queue(self, name: str, **settings: Unpack[QueueSettings]) -> Queue:
         """Make a queue. If it exists, return it unchanged.
 
         Concurrent calls are safe. The new queue is a part of the caller's transaction.
 
         Arguments:
             name: 1 to 63 of the characters ``A-Z a-z 0-9 _ . -``, unique regardless of case.
-            unlogged: skip the write-ahead log: faster, but the queue is empty after a server crash.
-            partition_interval: seconds or timedelta covered by a partition; old messages are
-                removed by dropping partitions.
-            retention: seconds or timedelta for which archived messages are kept; None: for ever.
-            visibility_timeout: seconds for which a read hides a message from other readers.
-            max_deliveries: deliveries of a message before it is moved to the ``dead_letter_queue``;
-                if there is none, to the archive as FAILED.
-            dead_letter_queue: a queue of the same database, or its name.
-            unique_window: seconds or timedelta for which a unique key counts; None: five minutes.
-            limit: the most messages in flight at once, over all processes, 1 to 10,000; None: any
-                number.
-            rate: the most deliveries in a time, such as ``"100/s"``, ``"30/m"``, ``"5/h"`` or
-                ``"2/d"``; None: any number. In any time T at most ``rate * T + burst`` messages
-                start.
-            burst: how many the rate delivers at once after a pause, 1 to 10,000; None: one.
-            group_limit: the same as ``limit``, for each group; None: one at a time, in order.
-            group_rate: the same as ``rate``, for each group. With a ``group_rate``, or a
-                ``group_limit`` above one, the messages of a group start in any order.
-            group_burst: the same as ``burst``, for ``group_rate``. Not allowed with a
-                ``group_limit``, which is then also the burst.
-            age_limit: seconds or timedelta for which a message may be readable before the admin
-                raises an alert; None: five minutes.
-            notify: whether a send notifies waiting consumers; if not, they only poll.
+            settings: the settings of the queue, each by its name.
+
+        A length of time is a number of seconds or a timedelta.
 
         >>> Message.objects.create_queue("orders", visibility_timeout=60).name
         'orders'
@@ -99,35 +65,18 @@ class QueuesManager(models.Manager[M]):
         """
         with self._on_database() as alias:
             arguments.queue_name(name)
-            asked = arguments.settings(
-                {
-                    "visibility_timeout": visibility_timeout,
-                    "max_deliveries": max_deliveries,
-                    "retention": retention,
-                    "partition_interval": partition_interval,
-                    "unique_window": unique_window,
-                    "limit": limit,
-                    "rate": rate,
-                    "burst": burst,
-                    "group_limit": group_limit,
-                    "group_rate": group_rate,
-                    "group_burst": group_burst,
-                    "age_limit": age_limit,
-                    "unlogged": bool(unlogged),
-                    "notify": notify,
-                }
-            )
+            given = QueueSettings(**settings)
+            target = given.pop("dead_letter_queue", None)
+            asked = columns.checked(Queue, given)
             arguments.limits_together(asked)
-            if dead_letter_queue is not None:
-                asked["dead_letter_queue"] = Queue.objects.resolve(dead_letter_queue, alias)
+            if target is not None:
+                asked["dead_letter_queue"] = Queue.objects.resolve(target, alias)
             queue, created = Queue.create(name, alias, **asked)
             if not created:
-                for setting, value in (
-                    ("unlogged", unlogged),
-                    ("partition_interval", asked["partition_interval"]),
-                ):
-                    if value is not None and getattr(queue, setting) != value:
-                        raise QueueMismatch(queue.name, setting, getattr(queue, setting), value)
+                for setting in ("unlogged", "partition_interval"):
+                    stored, value = getattr(queue, setting), asked.get(setting)
+                    if value not in (None, stored):
+                        raise QueueMismatch(queue.name, setting, stored, value)
             return queue
 
     def list_queues(self) -> list[Queue]:

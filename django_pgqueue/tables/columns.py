@@ -7,14 +7,15 @@ says what to do, and the CHECKs refuse what comes by SQL, ``update()`` and ``loa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
+from django_pgqueue.engine import arguments
 from django_pgqueue.engine.arguments import INT4, LONGEST, MOST_SLOTS, SHORTEST
 from django_pgqueue.validators import validate_rate, validate_span
 
@@ -44,40 +45,102 @@ XID = models.Func(
     template="pg_current_xact_id()::text::bigint", output_field=models.BigIntegerField()
 )
 
+F = TypeVar("F", bound="models.Field[Any, Any]")
+M = TypeVar("M", bound=type[models.Model])
+
+
+class Kind(NamedTuple):
+    """A kind of setting: what an argument must be, and what a row may have.
+
+    ``metavar`` names the value in the help of a command. ``check`` validates an argument, and
+    converts it to the column's value. ``within`` (the least and the highest value) or ``matching``
+    (a pattern) is the CHECK; without either the column's type is enough.
+    """
+
+    metavar: str
+    check: Callable[[object, str], Any]
+    within: tuple[Any, Any] | None = None
+    matching: str | None = None
+
+
+COUNT = Kind("N", arguments.count, within=(1, INT4))
+SECONDS = Kind("TIME", arguments.count, within=(1, INT4))
+SLOTS = Kind("N", arguments.slots, within=(1, MOST_SLOTS))
+SPAN = Kind("TIME", arguments.span, within=(SHORTEST, LONGEST))
+RATE = Kind("RATE", arguments.rate, matching=arguments.RATE)
+FLAG = Kind("", arguments.flag)
+QUEUE = Kind("QUEUE", arguments.queue_or_none)
+
+
+def setting(kind: Kind, column: F) -> F:
+    """Make a column a setting of its model, whose arguments ``checked`` validates."""
+    column.kind = kind  # type: ignore[attr-defined]
+    return column
+
+
+def settings_of(model: type[models.Model]) -> dict[str, models.Field[Any, Any]]:
+    """Return the columns that are settings, by name."""
+    return {field.name: field for field in model._meta.local_fields if hasattr(field, "kind")}
+
+
+def checked(model: type[models.Model], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Validate settings, and convert them to values of their columns."""
+    columns: dict[str, Any] = settings_of(model)
+    return {name: columns[name].kind.check(value, name) for name, value in given.items()}
+
+
+def with_checks(model: M) -> M:
+    """Give a model the CHECKs of its settings."""
+    table, constraints = model._meta.db_table, list(model._meta.constraints)
+    for name, column in settings_of(model).items():
+        kind: Kind = column.kind  # type: ignore[attr-defined]
+        if kind.within:
+            constraints += within(table, kind.within, name)
+        if kind.matching:
+            constraints += matching(table, kind.matching, name)
+    model._meta.constraints = constraints
+    return model
+
 
 def slots(help_text: str) -> IntegerOrNull:
-    """Return a column for a limit or a burst. NULL: not set."""
-    return models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(MOST_SLOTS)],
-        help_text=help_text,
+    """Return a setting for a limit or a burst. NULL: not set."""
+    validators = [MinValueValidator(1), MaxValueValidator(MOST_SLOTS)]
+    return setting(
+        SLOTS,
+        models.PositiveIntegerField(
+            null=True, blank=True, validators=validators, help_text=help_text
+        ),
     )
 
 
 def rate(help_text: str) -> CharOrNull:
-    """Return a column for a rate, such as 30/m. NULL: not set."""
-    return models.CharField(
+    """Return a setting for a rate, such as 30/m. NULL: not set."""
+    column: CharOrNull = models.CharField(
         max_length=20, null=True, blank=True, validators=[validate_rate], help_text=help_text
     )
+    return setting(RATE, column)
 
 
 def span(help_text: str, *, editable: bool = True) -> DurationOrNull:
-    """Return a column for a length of time, at least a second. NULL: not set."""
-    return models.DurationField(
+    """Return a setting for a length of time, at least a second. NULL: not set."""
+    column: DurationOrNull = models.DurationField(
         null=True, blank=True, editable=editable, validators=[validate_span], help_text=help_text
     )
+    return setting(SPAN, column)
 
 
-def count(default: int, help_text: str) -> PositiveInteger:
-    """Return a column for a number, at least 1."""
-    return models.PositiveIntegerField(
+def count(default: int, help_text: str, kind: Kind = COUNT) -> PositiveInteger:
+    """Return a setting for a number, at least 1."""
+    column: PositiveInteger = models.PositiveIntegerField(
         default=default, validators=[MinValueValidator(1)], help_text=help_text
     )
+    return setting(kind, column)
 
 
-#: The least and the highest value of a count, a limit or burst, and a span.
-COUNT, SLOTS, SPAN = (1, INT4), (1, MOST_SLOTS), (SHORTEST, LONGEST)
+def flag(default: bool, help_text: str, *, editable: bool = True) -> Boolean:
+    """Return a setting that is on or off."""
+    column: Boolean = models.BooleanField(default=default, editable=editable, help_text=help_text)
+    return setting(FLAG, column)
 
 
 class Check(models.CheckConstraint):

@@ -14,6 +14,7 @@ from django_pgqueue.validators import validate
 _TABLE = "pgqueue_group_setting"
 
 
+@columns.with_checks
 class GroupSetting(models.Model):
     """The limit, the rate and the pause of one group. A trigger applies changes at once."""
 
@@ -45,8 +46,6 @@ class GroupSetting(models.Model):
                 fields=("queue", "group_key"), name="pgqueue_group_setting_unique"
             ),
             *columns.matching(_TABLE, f".{{1,{arguments.LONGEST_KEY}}}", "group_key"),
-            *columns.within(_TABLE, columns.SLOTS, "limit", "burst"),
-            *columns.matching(_TABLE, arguments.RATE, "rate"),
             columns.given_with(_TABLE, "burst", "rate"),
             columns.given_without(_TABLE, "burst", "limit"),
         )
@@ -65,6 +64,6 @@ class GroupSetting(models.Model):
     def _check(self) -> None:
         arguments.group(self.group_key)
         given = {"limit": self.limit, "rate": self.rate, "burst": self.burst}
-        arguments.settings(given)
+        columns.checked(type(self), given)
         arguments.limits_together(given)
         arguments.limits_together({f"group_{name}": value for name, value in given.items()})

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from django.db import models
 
+from django_pgqueue.engine.arguments import INT4
 from django_pgqueue.tables import columns
 from django_pgqueue.tables.queue import Queue
 
@@ -55,7 +56,7 @@ class History(models.Model):
         db_table = "pgqueue_history"
         verbose_name_plural: ClassVar[Any] = "history"
         constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
-            *columns.within("pgqueue_history", columns.COUNT, "seconds"),
+            *columns.within("pgqueue_history", (1, INT4), "seconds"),
             *columns.tally("pgqueue_history", "waits", "runs"),
         )
         indexes: ClassVar[tuple[models.Index, ...]] = (

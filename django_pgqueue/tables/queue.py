@@ -6,7 +6,7 @@ import datetime as dt
 import time
 from functools import partial
 from itertools import repeat
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypedDict, cast
 
 from django.db import DatabaseError, ProgrammingError, connections, models, transaction
 from django.db.models.functions import Lower
@@ -20,12 +20,21 @@ from django_pgqueue.database.home import HomeManager
 from django_pgqueue.database.runner import database_key, runner
 from django_pgqueue.engine import arguments
 from django_pgqueue.engine.names import own_tables, table_names
-from django_pgqueue.engine.open_queue import OpenQueue, clear_lost
+from django_pgqueue.engine.open_queue import STORED, OpenQueue, clear_lost
 from django_pgqueue.engine.sqlstates import UNDEFINED_TABLE, is_gone, sqlstate
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.maintenance import tables
 from django_pgqueue.tables import columns
 from django_pgqueue.validators import validate, validate_queue_name
+
+if TYPE_CHECKING:
+    # Type checkers show the keys of a TypedDict as arguments; jedi does so only for a dataclass.
+    from dataclasses import dataclass as shown
+else:
+
+    def shown(cls: type) -> type:
+        return cls
+
 
 _TABLE = "pgqueue_queue"
 
@@ -165,6 +174,38 @@ class QueueManager(HomeManager["Queue"]):
         self._remembered.clear()
 
 
+Length: TypeAlias = dt.timedelta | float
+
+
+@shown
+class ChangeableSettings(TypedDict, total=False):
+    """The types of the settings of a queue that may change, as arguments of an operation."""
+
+    visibility_timeout: int
+    max_deliveries: int
+    dead_letter_queue: str | Queue | None
+    retention: Length | None
+    unique_window: Length | None
+    limit: int | None
+    rate: str | None
+    burst: int | None
+    group_limit: int | None
+    group_rate: str | None
+    group_burst: int | None
+    age_limit: Length | None
+    paused: bool
+    notify: bool
+
+
+@shown
+class QueueSettings(ChangeableSettings, total=False):
+    """The types of all settings of a queue, as arguments of an operation."""
+
+    partition_interval: Length | None
+    unlogged: bool
+
+
+@columns.with_checks
 class Queue(models.Model):
     """One queue and its settings.
 
@@ -179,19 +220,25 @@ class Queue(models.Model):
         help_text="1 to 63 of these characters: A-Z a-z 0-9 _ . - (unique, ignoring case).",
     )
     visibility_timeout: columns.PositiveInteger = columns.count(
-        30, "Seconds for which a message that was read is hidden from other readers."
+        30,
+        "Seconds for which a message that was read is hidden from other readers.",
+        columns.SECONDS,
     )
     max_deliveries: columns.PositiveInteger = columns.count(
         20, "Maximum number of deliveries of a message. Then it is dead-lettered."
     )
-    dead_letter_queue: models.ForeignKey[Queue | None, Queue | None] = models.ForeignKey(
-        "self",
-        models.PROTECT,
-        null=True,
-        blank=True,
-        related_name="sources",
-        help_text=(
-            "The queue for messages without deliveries left. Empty: they are archived as FAILED."
+    dead_letter_queue: models.ForeignKey[Queue | None, Queue | None] = columns.setting(
+        columns.QUEUE,
+        models.ForeignKey(
+            "self",
+            models.PROTECT,
+            null=True,
+            blank=True,
+            related_name="sources",
+            help_text=(
+                "The queue for messages without deliveries left. "
+                "Empty: they are archived as FAILED."
+            ),
         ),
     )
     retention: columns.DurationOrNull = columns.span(
@@ -229,17 +276,11 @@ class Queue(models.Model):
     age_limit: columns.DurationOrNull = columns.span(
         "How long a message may be readable before there is an alert. Empty: five minutes."
     )
-    unlogged: columns.Boolean = models.BooleanField(
-        default=False,
-        editable=False,
-        help_text="Faster, but a crash of the server empties the queue.",
+    unlogged: columns.Boolean = columns.flag(
+        False, "Faster, but a crash of the server empties the queue.", editable=False
     )
-    paused: columns.Boolean = models.BooleanField(
-        default=False, help_text="Consumers read no messages of this queue."
-    )
-    notify: columns.Boolean = models.BooleanField(
-        default=True, help_text="A send wakes waiting consumers."
-    )
+    paused: columns.Boolean = columns.flag(False, "Consumers read no messages of this queue.")
+    notify: columns.Boolean = columns.flag(True, "A send wakes waiting consumers.")
     created_at: columns.Time = models.DateTimeField(db_default=columns.NOW, editable=False)
 
     objects: ClassVar[QueueManager] = QueueManager()
@@ -258,11 +299,6 @@ class Queue(models.Model):
         constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
             models.UniqueConstraint(Lower("name"), name="pgqueue_queue_name_unique"),
             *columns.matching(_TABLE, arguments.NAME, "name"),
-            *columns.within(_TABLE, columns.COUNT, "visibility_timeout", "max_deliveries"),
-            *columns.within(_TABLE, columns.SPAN, "retention", "partition_interval"),
-            *columns.within(_TABLE, columns.SPAN, "unique_window", "age_limit"),
-            *columns.within(_TABLE, columns.SLOTS, "limit", "burst", "group_limit", "group_burst"),
-            *columns.matching(_TABLE, arguments.RATE, "rate", "group_rate"),
             columns.given_with(_TABLE, "burst", "rate"),
             columns.given_with(_TABLE, "group_burst", "group_rate"),
             columns.given_without(_TABLE, "group_burst", "group_limit"),
@@ -290,18 +326,7 @@ class Queue(models.Model):
         """This queue as the engine's OpenQueue, with the stored settings."""
         alias = self.alias
         return OpenQueue(
-            id=self.pk,
-            name=self.name,
-            unlogged=self.unlogged,
-            visibility_timeout=self.visibility_timeout,
-            max_deliveries=self.max_deliveries,
-            dead_letter_queue_id=self.dead_letter_queue_id,
-            unique_window=self.unique_window,
-            limit=self.limit,
-            rate=self.rate,
-            group_rate=self.group_rate,
-            has_slots=self.has_slots,
-            created_at=self.created_at,
+            **{name: getattr(self, name) for name in STORED},
             runner=runner(alias),
             find=partial(_opened, alias),
             source=self,
@@ -331,7 +356,7 @@ class Queue(models.Model):
 
     def save(self, *args: Any, using: str | None = None, **kwargs: Any) -> None:
         arguments.queue_name(self.name)
-        for name, value in arguments.settings(self._given()).items():
+        for name, value in columns.checked(Queue, self._given()).items():
             setattr(self, name, value)
         arguments.limits_together(self._limits())
         alias = using or self.alias
@@ -340,7 +365,7 @@ class Queue(models.Model):
         is_new = self._state.adding
         if not is_new and kwargs.get("update_fields") is None:
             # Omit fixed settings: this object may have values from before a repartition.
-            fixed = {"id", "partition_interval", "unlogged", "has_slots"}
+            fixed = {"id", "has_slots", *SETTINGS} - ChangeableSettings.__annotations__.keys()
             kwargs["update_fields"] = {
                 field.name
                 for field in self._meta.concrete_fields
@@ -366,7 +391,7 @@ class Queue(models.Model):
 
     def _given(self) -> dict[str, Any]:
         """Return the settings that are values: not deferred, and no expressions such as F()."""
-        names = arguments.SETTINGS.keys() - {"dead_letter_queue"} - self.get_deferred_fields()
+        names = SETTINGS.keys() - {"dead_letter_queue"} - self.get_deferred_fields()
         found = {name: getattr(self, name) for name in names}
         return {k: v for k, v in found.items() if not hasattr(v, "resolve_expression")}
 
@@ -411,6 +436,10 @@ class Queue(models.Model):
         """Get or make a queue. Returns it, and whether it was made. Concurrent calls are safe."""
         defaults = {"name": name, **settings_}
         return cls.objects.using(using).get_or_create(defaults, name__iexact=name)
+
+
+#: The columns that are settings of a queue, by name.
+SETTINGS: dict[str, models.Field[Any, Any]] = columns.settings_of(Queue)
 
 
 class TablesMissing(errors.TablesMissing, ProgrammingError):

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from django.db import models
 from django.utils.translation import gettext, gettext_lazy
 
+from django_pgqueue.engine.arguments import INT4
 from django_pgqueue.tables import columns
 
 
@@ -67,7 +68,7 @@ class Rollup(models.Model):
             models.UniqueConstraint(
                 fields=("queue_name", "seconds", "bucket"), name="pgqueue_rollup_unique"
             ),
-            *columns.within("pgqueue_rollup", columns.COUNT, "seconds"),
+            *columns.within("pgqueue_rollup", (1, INT4), "seconds"),
         )
 
     def __str__(self) -> str:

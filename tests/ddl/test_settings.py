@@ -10,7 +10,6 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, connection, models, transaction
 
 from django_pgqueue import queue
-from django_pgqueue.engine import arguments
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.models import (
     Binding,
@@ -24,6 +23,7 @@ from django_pgqueue.models import (
     Queue,
     Rollup,
 )
+from django_pgqueue.tables.queue import SETTINGS
 from tests.conftest import run_sql
 from tests.factories import QueueFactory
 
@@ -247,7 +247,7 @@ def test_a_form_says_what_a_list_of_queues_is(db, value):
         Lake(path="/lake", queues=value).full_clean()
 
 
-@pytest.mark.parametrize("argument", sorted(arguments.SETTINGS.keys() - {"dead_letter_queue"}))
+@pytest.mark.parametrize("argument", sorted(SETTINGS.keys() - {"dead_letter_queue"}))
 def test_every_setting_has_a_check_or_a_type_that_refuses(db, argument):
     """A setting that is added needs a CHECK, too."""
     if Queue._meta.get_field(argument).get_internal_type() != "BooleanField":

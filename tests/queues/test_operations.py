@@ -81,7 +81,7 @@ def test_what_an_application_calls_has_a_twin_with_the_same_arguments(where):
             assert inspect.signature(twin).parameters == inspect.signature(method).parameters
 
 
-@pytest.mark.parametrize("name", ["send", "read", "archive", "create"])
+@pytest.mark.parametrize("name", ["send", "read", "archive"])
 def test_a_method_of_a_queue_is_found_in_the_source_with_its_signature_and_a_body(name):
     method = getattr(BoundQueue, name)
     source = inspect.getsource(method)

@@ -6,6 +6,7 @@ in a migration, with CreateQueue.
 
 from __future__ import annotations
 
+from argparse import BooleanOptionalAction
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -14,24 +15,16 @@ from django.core.management.base import CommandParser
 
 from django_pgqueue.management.base import QueueCommand, duration, positive, whole_seconds
 from django_pgqueue.models import Message, Queue
+from django_pgqueue.tables import columns
+from django_pgqueue.tables.queue import SETTINGS
 
-#: The options that take a value: metavar and type, by setting.
-VALUES: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "visibility_timeout": ("TIME", whole_seconds),
-    "max_deliveries": ("N", positive),
-    "dead_letter_queue": ("QUEUE", str),
-    "retention": ("TIME", duration),
-    "partition_interval": ("TIME", duration),
-    "unique_window": ("TIME", duration),
-    "limit": ("N", positive),
-    "rate": ("RATE", str),
-    "burst": ("N", positive),
-    "group_limit": ("N", positive),
-    "group_rate": ("RATE", str),
-    "group_burst": ("N", positive),
-    "age_limit": ("TIME", duration),
+#: The functions that parse an option's value; others are texts.
+PARSERS: dict[columns.Kind, Callable[[str], Any]] = {
+    columns.COUNT: positive,
+    columns.SLOTS: positive,
+    columns.SECONDS: whole_seconds,
+    columns.SPAN: duration,
 }
-SETTINGS = (*VALUES, "unlogged", "notify")
 
 
 class Command(QueueCommand):
@@ -40,17 +33,14 @@ class Command(QueueCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
         parser.add_argument("queue", help="name of the queue")
-        for name, (metavar, kind) in VALUES.items():
-            field: Any = Queue._meta.get_field(name)
-            default = f" (default: {field.default})" if field.has_default() else ""
-            option, help = f"--{name.replace('_', '-')}", f"{field.help_text}{default}"
-            parser.add_argument(option, metavar=metavar, type=kind, help=help)
-        unlogged = "faster, but the queue is empty after a crash of the server"
-        parser.add_argument("--unlogged", action="store_true", default=None, help=unlogged)
-        silent = "sends do not wake waiting consumers"
-        parser.add_argument(
-            "--no-notify", action="store_false", default=None, dest="notify", help=silent
-        )
+        for name, column in SETTINGS.items():
+            kind: columns.Kind = column.kind  # type: ignore[attr-defined]
+            parsed: dict[str, Any] = {"metavar": kind.metavar, "type": PARSERS.get(kind, str)}
+            if kind is columns.FLAG:
+                parsed = {"action": BooleanOptionalAction}
+            default = f" (default: {column.default})" if column.has_default() else ""
+            option, help = f"--{name.replace('_', '-')}", f"{column.help_text}{default}"
+            parser.add_argument(option, default=None, help=help, **parsed)
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
         name = options["queue"]

@@ -1,4 +1,4 @@
-"""The decorator as mypy and pyright see it."""
+"""The decorator and the settings of a queue as mypy and pyright see them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-FILE = ROOT / "tests" / "tasks" / "typed.py"
+ROOT = Path(__file__).resolve().parent.parent
+FILES = [Path("tests/tasks/typed.py"), Path("tests/queues/typed.py")]
 CHECKERS = {
     "mypy": ["mypy", "--config-file=", "--strict", "--cache-dir={cache}"],
     "pyright": ["pyright", "--pythonpath={python}"],
@@ -24,13 +24,14 @@ pytestmark = [
 ]
 
 
+@pytest.mark.parametrize("file", FILES, ids=str)
 @pytest.mark.parametrize("checker", CHECKERS)
-def test_a_type_checker_finds_the_mistakes_and_no_others(checker, tmp_path):
+def test_a_type_checker_finds_the_mistakes_and_no_others(checker, file, tmp_path):
     pytest.importorskip(checker)
     command = [each.format(cache=tmp_path, python=sys.executable) for each in CHECKERS[checker]]
 
     done = subprocess.run(
-        [sys.executable, "-m", *command, str(FILE)],
+        [sys.executable, "-m", *command, str(file)],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -38,6 +39,6 @@ def test_a_type_checker_finds_the_mistakes_and_no_others(checker, tmp_path):
     )
 
     found = re.findall(r"typed\.py:(\d+)(?::\d+)?(?: -|:) error", done.stdout)
-    lines = FILE.read_text().splitlines()
+    lines = (ROOT / file).read_text().splitlines()
     wrong = {number for number, line in enumerate(lines, 1) if line.endswith("# WRONG")}
     assert {int(number) for number in found} == wrong, done.stdout + done.stderr

@@ -1,0 +1,116 @@
+"""A setting of a queue is declared once: whatever takes settings takes each of them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+import jedi
+import pytest
+from django.contrib.admin import site
+from django.test import RequestFactory
+
+from django_pgqueue.engine.open_queue import STORED
+from django_pgqueue.management.commands.pgqueue_create import Command
+from django_pgqueue.models import BoundQueue, Message, Queue
+from django_pgqueue.operations import AlterQueue, CreateQueue, DropQueue
+from django_pgqueue.tables.queue import SETTINGS, ChangeableSettings, QueueSettings
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
+CHANGEABLE = {name for name, column in SETTINGS.items() if column.editable}
+
+
+def parameters(function: Any) -> dict[str, Any]:
+    """The settings in a function's signature, with their defaults."""
+    shown = inspect.signature(function).parameters.values()
+    left_out = {"self", "name", "before"}
+    return {each.name: each.default for each in shown if each.name not in left_out}
+
+
+def test_a_setting_has_a_type():
+    assert QueueSettings.__annotations__.keys() == SETTINGS.keys()
+    assert ChangeableSettings.__annotations__.keys() == CHANGEABLE
+
+
+@pytest.mark.parametrize(
+    "takes", [Message.objects.create_queue, BoundQueue.create, CreateQueue, DropQueue]
+)
+def test_what_makes_a_queue_shows_every_setting_with_its_default(takes):
+    assert parameters(takes) == {name: each.get_default() for name, each in SETTINGS.items()}
+
+
+def test_what_alters_a_queue_shows_the_settings_that_may_change():
+    assert parameters(AlterQueue) == dict.fromkeys(CHANGEABLE, ...)
+
+
+@pytest.mark.parametrize("takes", [Message.objects.create_queue, BoundQueue.create])
+def test_the_docstring_explains_every_setting(takes):
+    for name in SETTINGS:
+        assert f"    {name}: " in takes.__doc__
+
+
+@pytest.mark.parametrize(
+    ("call", "settings"),
+    [
+        ("Message.objects.create_queue(", SETTINGS.keys()),
+        ('queue("orders").create(', SETTINGS.keys()),
+        ("CreateQueue(", SETTINGS.keys()),
+        ("DropQueue(", SETTINGS.keys()),
+        ("AlterQueue(", CHANGEABLE),
+    ],
+)
+def test_an_editor_shows_every_setting(call, settings):
+    imports = (
+        "from django_pgqueue.models import Message, queue\n"
+        "from django_pgqueue.operations import AlterQueue, CreateQueue, DropQueue\n"
+    )
+
+    [signature] = jedi.Script(imports + call).get_signatures()
+
+    shown = {parameter.name for parameter in signature.params}
+    assert shown - {"self", "name", "before"} == settings
+
+
+def test_the_command_has_an_option_for_every_setting():
+    parser = ArgumentParser()
+    Command().add_arguments(parser)  # type: ignore[arg-type]
+
+    options = {action.dest for action in parser._actions}
+    assert SETTINGS.keys() <= options
+
+
+def test_the_admin_has_a_field_for_every_setting_that_may_change(rf: RequestFactory, admin_user):
+    request = rf.get("/")
+    request.user = admin_user
+
+    admin = site._registry[Queue]
+
+    assert set(admin.get_form(request).base_fields) == {"name", *CHANGEABLE}
+    shown = [name for _title, each in admin.get_fieldsets(request) for name in each["fields"]]
+    assert sorted(shown) == sorted({"name", *CHANGEABLE})
+
+
+def test_the_page_has_every_setting_with_its_default():
+    text = PAGE.read_text().partition("## Settings of a queue")[2].partition("## Checks")[0]
+    changeable, fixed = text.split("These settings concern storage.")
+
+    for part, names in ((changeable, CHANGEABLE), (fixed, SETTINGS.keys() - CHANGEABLE)):
+        rows = re.findall(r"^\| (`.*?) \| (\w+) \|", part, re.MULTILINE)
+        told = {name: default for row, default in rows for name in re.findall(r"`(\w+)`", row)}
+        assert told == {name: str(SETTINGS[name].get_default()) for name in names}
+
+
+def test_an_open_queue_has_columns_of_the_queue():
+    columns = {field.attname for field in Queue._meta.concrete_fields}
+
+    assert columns >= set(STORED)
+
+
+def test_an_unknown_setting_is_refused(db):
+    with pytest.raises(TypeError, match=r"create\(\) got an unexpected keyword argument 'limits'"):
+        BoundQueue("orders").create(limits=3)  # type: ignore[call-arg]
+
+    assert not Queue.objects.exists()
