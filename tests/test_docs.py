@@ -202,12 +202,16 @@ def test_what_the_page_for_developers_names_is_there():
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def test_the_layout_names_each_folder():
+@pytest.mark.parametrize("package", ["django_pgqueue", "pyspark_pgqueue"])
+def test_the_layout_names_each_folder(package):
     page = (ROOT / "docs" / "design.md").read_text().partition("## The layout")[2]
-    told = re.findall(r"^  (\w+)/", page.partition("\n### ")[0], re.MULTILINE)
+    layout = page.partition(f"\n{package}/")[2].partition("\n```")[0]
+    [own] = re.findall(r"\A.*\n((?:  .*\n?)+)", layout)
+    told = [name for line in own.splitlines() for name in re.findall(r"(?:^  | )(\w+)/", line)]
 
-    package = ROOT / "django_pgqueue"
-    folders = [each.name for each in package.iterdir() if each.is_dir() and each.name[0] != "_"]
+    folders = [
+        each.name for each in (ROOT / package).iterdir() if each.is_dir() and each.name[0] != "_"
+    ]
     assert sorted(told) == sorted(folders)
 
 
