@@ -11,7 +11,8 @@ moved AS (
 )
 INSERT INTO {dead_message} (id, queue_id, priority, group_key, failure, source_id, headers, body)
 SELECT m.id, {dead_queue_id}, m.priority, m.group_key, {errors/kind}, {queue_id},
-       coalesce(m.headers, '{{}}') || jsonb_build_object('x-dead-letter', jsonb_build_object(
+       CASE jsonb_typeof(m.headers) WHEN 'object' THEN m.headers ELSE '{{}}' END
+           || jsonb_build_object('x-dead-letter', jsonb_build_object(
            'source', %(source)s::text,
            'reason', %(reason)s::text,
            'error', e.text,
