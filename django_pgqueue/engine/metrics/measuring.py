@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from operator import itemgetter
-from typing import Any
+from typing import NamedTuple
 
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.runner import Runner
@@ -35,7 +36,7 @@ def metrics(queue: OpenQueue) -> Metrics:
     if queue.runner.alone:  # in a transaction, statistics are flushed at its end only
         queue.runner.run(f"SELECT {_FLUSH}")
     [row] = queue.run("metrics/metrics", {"limit": limit + 1})
-    return _metrics(queue.name, row, limit, limit)
+    return _metrics(queue.name, _Row(*row), limit, limit)
 
 
 def metrics_of_all(runner: Runner) -> list[Metrics]:
@@ -53,80 +54,82 @@ def metrics_of_all(runner: Runner) -> list[Metrics]:
     limit = min(exact, max(LEAST_COUNTED, exact // max(queues, 1)))
     sql = compose("metrics/metrics_all", {"of": "q.id"})
     rows = runner.run(sql, {"limit": limit + 1, "enough": ENOUGH + 1})
-    return [_metrics(name, row, limit, most - 1) for name, most, *row in rows]
+    return [_metrics(name, _Row(*row), limit, most - 1) for name, most, *row in rows]
 
 
-def _metrics(name: str, row: Sequence[Any], limit: int, ready_limit: int) -> Metrics:
+class _Row(NamedTuple):
+    """A row of metrics.sql."""
+
+    ready: int
+    waiting: int
+    first_ready: int
+    first_delayed: int
+    deferred: int
+    leased: int
+    due: int
+    in_flight: int
+    delayed: int
+    oldest_age: float | None
+    newest_age: float | None
+    archived: int
+    live_estimate: int
+    archived_estimate: int
+    inserted: int
+    scraped_at: dt.datetime
+    complete: bool
+    loose_delayed: int
+    loose_retries: int
+    blocked: str | None
+
+
+def _metrics(name: str, row: _Row, limit: int, ready_limit: int) -> Metrics:
     """Convert a row of metrics.sql, and estimate counts that exceed the limits."""
-    (
-        ready,
-        waiting,
-        first_ready,
-        first_delayed,
-        deferred,
-        leased,
-        due,
-        in_flight,
-        delayed,
-        oldest_age,
-        newest_age,
-        archived,
-        live_estimate,
-        archived_estimate,
-        inserted,
-        scraped_at,
-        complete,
-        loose_delayed,
-        loose_retries,
-        blocked,
-    ) = row
-    past = {
-        "ready": ready > ready_limit or not complete,
-        "waiting": waiting > limit or not complete,
-        "in_flight": deferred > limit,
-        "delayed": deferred > limit,
-        "archived": archived > limit,
-    }
     found = [
-        ("delayed", "scheduled", loose_delayed - loose_retries),
-        ("delayed", "retry", loose_retries),
-        *json.loads(blocked or "[]"),
+        ("delayed", "scheduled", row.loose_delayed - row.loose_retries),
+        ("delayed", "retry", row.loose_retries),
+        *json.loads(row.blocked or "[]"),
     ]
-    past["blocked"] = (
-        waiting > limit
-        or deferred > limit
-        or (ready > ready_limit and any(place == "ready" for place, _, _ in found))
-    )
-    counted = {"ready": ready, "waiting": waiting, "delayed": delayed}
-    if archived > limit:
-        archived = max(archived, archived_estimate)
+    deferred = row.deferred > limit
+    past = {
+        "ready": row.ready > ready_limit or not row.complete,
+        "waiting": row.waiting > limit or not row.complete,
+        "in_flight": deferred,
+        "delayed": deferred,
+        "archived": row.archived > limit,
+        "blocked": row.waiting > limit
+        or deferred
+        or (row.ready > ready_limit and any(place == "ready" for place, _, _ in found)),
+    }
+    counted = {"ready": row.ready, "waiting": row.waiting, "delayed": row.delayed}
+    archived = max(row.archived, row.archived_estimate) if past["archived"] else row.archived
     # Messages that only the statistics know are added to the count that stopped at its limit.
-    uncounted = max(0, live_estimate - archived - ready - deferred - leased - waiting)
-    if ready > ready_limit:
-        ready += uncounted
-    elif waiting > limit:
-        waiting += uncounted
-    elif deferred > limit:
+    known = archived + row.ready + row.deferred + row.leased + row.waiting
+    estimated = dict(counted)
+    if row.ready > ready_limit:
+        estimated["ready"] += max(0, row.live_estimate - known)
+    elif row.waiting > limit:
+        estimated["waiting"] += max(0, row.live_estimate - known)
+    elif deferred:
         # Rows are counted in order of vt, so those beyond the limit are delayed messages.
-        delayed += uncounted
-    estimated = {"ready": ready, "waiting": waiting, "delayed": delayed}
+        estimated["delayed"] += max(0, row.live_estimate - known)
     # The waiting count includes the first messages of groups without a head.
-    ready, delayed = ready + first_ready, delayed + first_delayed
-    waiting -= first_ready + first_delayed
-    length = ready + waiting + due + in_flight + delayed
+    ready = estimated["ready"] + row.first_ready
+    delayed = estimated["delayed"] + row.first_delayed
+    waiting = estimated["waiting"] - row.first_ready - row.first_delayed
+    length = ready + waiting + row.due + row.in_flight + delayed
     return Metrics(
         queue_name=name,
         length=length,
         ready=ready,
-        in_flight=in_flight,
+        in_flight=row.in_flight,
         delayed=delayed,
         waiting=waiting,
-        visible=ready + due,
-        oldest_age=oldest_age,
-        newest_age=newest_age,
+        visible=ready + row.due,
+        oldest_age=row.oldest_age,
+        newest_age=row.newest_age,
         archived=archived,
-        total=max(length + archived, inserted),
-        scraped_at=scraped_at,
+        total=max(length + archived, row.inserted),
+        scraped_at=row.scraped_at,
         blocked=_blocked(found, counted, estimated),
         exact=not any(past.values()),
         estimated=tuple(name for name, is_past in past.items() if is_past),

@@ -69,26 +69,36 @@ def redrive(
             rest.extend(next(pages, ()))
         rows = rest[:size]
         del rest[:size]
-        by_source: dict[str | None, list[int]] = {}
-        for pk, source in rows:
-            by_source.setdefault(source if target is None else None, []).append(pk)
-        went = 0
-        for source, chosen in by_source.items():
-            home = target or _home(dead_letters, source, left)
-            if home is not None and home.id != dead_letters.id:
-                moved = dead_letters.run(
-                    "redrive/move",
-                    {"ids": arguments.array(chosen), "in_flight": False},
-                    target_message=home.message_table,
-                    target_queue_id=home.id,
-                )
-                went += len(moved)
-        return went, bool(rows)
+        return _move(dead_letters, rows, target, left), bool(rows)
 
     done = _in_steps(batch, rate, progress)
     if left:
         raise next(iter(left.values()))
     return done
+
+
+def _move(
+    dead_letters: OpenQueue,
+    rows: Iterable[_Dead],
+    target: OpenQueue | None,
+    left: dict[str, PgQueueError],
+) -> int:
+    """Move dead letters to the target, or else each to its source queue. Returns how many."""
+    by_source: dict[str | None, list[int]] = {}
+    for pk, source in rows:
+        by_source.setdefault(source if target is None else None, []).append(pk)
+    went = 0
+    for source, chosen in by_source.items():
+        home = target or _home(dead_letters, source, left)
+        if home is not None and home.id != dead_letters.id:
+            moved = dead_letters.run(
+                "redrive/move",
+                {"ids": arguments.array(chosen), "in_flight": False},
+                target_message=home.message_table,
+                target_queue_id=home.id,
+            )
+            went += len(moved)
+    return went
 
 
 def _home(

@@ -44,14 +44,12 @@ def send(
 ) -> int:
     """Send one message and return its id.
 
-    In a transaction, the message is sent when the transaction commits, and not sent if it is rolled
-    back.
+    In a transaction, the message is sent when that commits, and not sent if it is rolled back.
 
     Arguments:
         body: any value JSON can hold; dates, Decimal and UUID become text.
         headers: a dict of such values, or None.
-        delay: hides the message for that many seconds (number or timedelta), or until an aware
-            datetime.
+        delay: hides the message for seconds (number or timedelta), or until an aware datetime.
         expires: seconds from now (number or timedelta) or an aware datetime. A message that is not
             delivered by then is archived as EXPIRED, unhandled. None: it never expires.
         priority: from -100 to 100; higher is read first.
