@@ -1,5 +1,5 @@
 -- Part of groups.sql and slots.sql: inserts the new heads, which "moved" took from waiting, into
--- ready, or into deferred until due_at. engine/groups/promote.sql does the same.
+-- ready, or into deferred until due_at.
 readable AS (
     INSERT INTO {schema}.pgqueue_ready (id, turn, enqueued_at, queue_id, priority, group_key)
     SELECT id, turn, enqueued_at, queue_id, priority, group_key FROM moved

@@ -103,15 +103,15 @@ _SLOTS = (
     "admit|admitted|need_read_committed"
 )
 
-_HEADS = "alive_groups|next_turn|recheck_id"
+_HEADS = "first_heads|next_heads|alive_groups|next_turn|recheck_id"
 
 # Functions that triggers, policies and statements call with the rights of the role.
 _FUNCTIONS = {
     "sender": "^pgqueue_(wake|sent)$",
-    "consumer": f"^pgqueue_(may|wake|sent|go_on|next_heads|{_HEADS}|{_SLOTS})$",
-    "operator": f"^pgqueue_(may|wake|sent|go_on|next_heads|apply_limits|{_HEADS}|{_SLOTS})$",
+    "consumer": f"^pgqueue_(may|wake|sent|go_on|{_HEADS}|{_SLOTS})$",
+    "operator": f"^pgqueue_(may|wake|sent|go_on|apply_limits|{_HEADS}|{_SLOTS})$",
     "analyst": "^pgqueue_(may|spacing|group_rule)$",
-    "spark": f"^pgqueue_(may|{_HEADS}|{_SLOTS}|(wake|sent|go_on|next_heads)(_unlogged)?)$",
+    "spark": f"^pgqueue_(may|wake|sent|go_on|{_HEADS}|{_SLOTS})$",
 }
 
 # A right that identifies each kind of role, the widest kind first. Every database has these tables.

@@ -1,4 +1,4 @@
--- Chooses the next head of a FIFO group.
+-- Chooses the first and the next head of FIFO groups, in queues without slots (slots.sql).
 --
 -- A statement that removes heads (an ack, a dead letter, an operator's DELETE) chooses all their
 -- successors in the same transaction. It never waits: for a group that another transaction has
@@ -82,10 +82,46 @@ BEGIN
 END
 $$;
 
+-- Chooses the first heads of groups without a row, and so without slots. Takes the ctids of their
+-- first waiting messages; the caller has locked the groups (engine/groups/promote.sql). A head is
+-- due at the time in clock or before: for a PGMQ function that polls, it is later than the statement.
+-- Returns the groups that got a head, and how many of these heads are due. Leaves out a message that
+-- another transaction has locked, and a group that has a row by now.
+CREATE FUNCTION {schema}.pgqueue_first_heads(
+    queue integer, places tid[], clock timestamptz, OUT groups text[], OUT heads integer
+) LANGUAGE plpgsql {pinned} AS $$
+BEGIN
+    WITH first AS MATERIALIZED (
+        SELECT ctid AS spot, id, priority, group_key FROM {schema}.pgqueue_waiting
+        WHERE ctid = ANY(places)
+        FOR UPDATE SKIP LOCKED
+    ),
+    begun AS (
+        INSERT INTO {schema}.pgqueue_group (queue_id, group_key, head, priority, turn)
+        SELECT queue, group_key, id, priority, {schema}.pgqueue_next_turn()
+        FROM (SELECT * FROM first ORDER BY id) f
+        ON CONFLICT DO NOTHING
+        RETURNING group_key, turn
+    ),
+    moved AS (
+        DELETE FROM {schema}.pgqueue_waiting w USING (
+            SELECT f.spot, b.turn FROM first f JOIN begun b ON b.group_key = f.group_key) n
+        WHERE w.ctid = n.spot
+        RETURNING w.*, n.turn,
+            CASE WHEN w.vt > clock THEN w.vt ELSE statement_timestamp() END AS due_at
+    ),
+    {become_heads}
+    SELECT array_agg(group_key), count(*) FILTER (WHERE due_at <= statement_timestamp())
+    INTO groups, heads
+    FROM moved;
+END
+$$;
+
 -- Returns those of some groups whose head is in ready or deferred, and whose row no other
 -- transaction has locked. Takes the ctids of the rows. Locks them while it looks, so a statement
 -- that removes the head later sees everything that was committed before. Rolls its locks back: a
--- transaction that stays open must not keep them from the acks of these heads.
+-- transaction that stays open must not keep them from the acks of these heads. PostgreSQL does so
+-- only for a block that an error ends. Here and in pgqueue_fill_some the error is PQ001.
 CREATE FUNCTION {schema}.pgqueue_alive_groups(places tid[]) RETURNS text[]
 LANGUAGE plpgsql {pinned} AS $$
 DECLARE

@@ -1,12 +1,11 @@
 -- Process rechecks: give a head to each group that lacks one. Never waits for a row: a locked group
--- keeps its recheck. docs/groups.md says why this is safe. Skips the rechecks of the groups in the
--- parameter passed, and those up to the id in rechecked (read/positions.py). P1, P7.
---
--- Two readers that insert the row of the same group would wait for each other. So a statement that
--- is a transaction of its own (alone) tries to take one lock for all groups of the queue. Statements
--- in longer transactions share that lock, for which they may wait briefly, and try to take a lock
--- for each group. They keep locked only the groups to which they give a head
--- (limited by the parameter groups), and the rechecks that they delete.
+-- keeps its recheck. docs/groups.md says why this is safe. P1, P7.
+
+-- 1. The lock. Two readers that insert the row of the same group would wait for each other. So a
+-- statement that is a transaction of its own (alone) tries to take one lock for all groups of the
+-- queue. Statements in longer transactions share that lock, for which they may wait briefly, and try
+-- to take a lock for each group. They keep locked only the groups to which they give a head (limited
+-- by the parameter groups), and the rechecks that they delete.
 WITH mode AS MATERIALIZED (
     SELECT CASE WHEN %(alone)s
                 THEN pg_try_advisory_xact_lock(hashtextextended('pgqueue.promote', {queue_id}))
@@ -14,14 +13,13 @@ WITH mode AS MATERIALIZED (
                     hashtextextended('pgqueue.promote', {queue_id})) IS NULL
            END AS exclusive
 ),
-slotted AS MATERIALIZED (
-    SELECT has_slots FROM pgqueue_queue WHERE id = {queue_id}
-),
+-- 2. The rechecks and the groups that they name (asked). Skips those of the groups in the parameter
+-- passed, and those up to the id in rechecked (read/positions.py). Readers that are alone lock their
+-- rechecks, and so share the work.
 most AS MATERIALIZED (
     SELECT CASE WHEN %(alone)s AND NOT exclusive THEN %(batch)s / 10 ELSE %(batch)s END AS marks
     FROM mode
 ),
--- Readers that are alone lock their rechecks, and so share the work.
 own AS MATERIALIZED (
     SELECT ctid, id, group_key FROM pgqueue_recheck
     WHERE queue_id = {queue_id} AND id > (SELECT %(rechecked)s::bigint)
@@ -42,12 +40,21 @@ marks AS MATERIALIZED (
 asked AS MATERIALIZED (
     SELECT group_key, min(id) AS id FROM marks GROUP BY group_key
 ),
--- Groups of a queue with limits (ddl/slots.sql). The advisory lock is the only one of a group
--- without slots.
+-- 3. Groups of a queue with limits: their free slots are filled (ddl/slots.sql). The advisory lock is
+-- the only one of a group without slots; pgqueue_fill_some takes it in a longer transaction.
+slotted AS MATERIALIZED (
+    SELECT has_slots FROM pgqueue_queue WHERE id = {queue_id}
+),
 tried AS MATERIALIZED (
     SELECT group_key FROM asked
     WHERE (SELECT has_slots FROM slotted) AND %(alone)s
       AND pg_try_advisory_xact_lock(hashtextextended(group_key, {queue_id}))
+),
+unfilled AS MATERIALIZED (
+    SELECT unnest(f.groups) AS group_key
+    FROM (SELECT array_agg({queue_id}) AS queue_ids, array_agg(group_key) AS groups FROM tried) t
+    CROSS JOIN LATERAL pgqueue_fill_groups(t.queue_ids, t.groups, true) f
+    WHERE t.groups IS NOT NULL
 ),
 filled AS MATERIALIZED (
     SELECT f.heads, f.full_groups
@@ -56,14 +63,9 @@ filled AS MATERIALIZED (
     CROSS JOIN LATERAL pgqueue_fill_some({queue_id}, a.groups, %(groups)s) f
     WHERE a.groups IS NOT NULL
 ),
-unfilled AS MATERIALIZED (
-    SELECT unnest(f.groups) AS group_key
-    FROM (SELECT array_agg({queue_id}) AS queue_ids, array_agg(group_key) AS groups FROM tried) t
-    CROSS JOIN LATERAL pgqueue_fill_groups(t.queue_ids, t.groups, true) f
-    WHERE t.groups IS NOT NULL
-),
--- Groups with a row in pgqueue_group. While the row is locked, its head does not change. The next
--- read processes rows that changed after this statement began.
+-- 4. Other groups with a row in pgqueue_group: the next head, if the head is gone (ddl/groups.sql).
+-- While the row is locked, its head does not change. The next read processes rows that changed after
+-- this statement began: these are in locked, but not in looked_at.
 known AS MATERIALIZED (
     SELECT a.group_key, a.id, g.place,
            coalesce((SELECT true FROM pgqueue_deferred d
@@ -99,7 +101,7 @@ replaced AS MATERIALIZED (
     CROSS JOIN LATERAL pgqueue_next_heads(l.places) f
     WHERE l.places IS NOT NULL
 ),
--- Groups without a row in pgqueue_group: their first waiting message becomes the head.
+-- 5. Groups without a row in pgqueue_group: their first waiting message becomes the head.
 unknown AS MATERIALIZED (
     SELECT a.group_key, w.place, w.id
     FROM asked a LEFT JOIN LATERAL (
@@ -117,42 +119,15 @@ mine AS MATERIALIZED (
        OR pg_try_advisory_xact_lock(hashtextextended(group_key, {queue_id}))
     LIMIT %(groups)s - (SELECT count(*) FROM headless)
 ),
-first AS MATERIALIZED (
-    SELECT ctid AS place, id, priority, group_key FROM pgqueue_waiting
-    WHERE ctid = ANY(ARRAY(SELECT place FROM mine))
-    FOR UPDATE SKIP LOCKED
+begun AS MATERIALIZED (
+    SELECT f.groups, f.heads
+    FROM (SELECT array_agg(place) AS places FROM mine) m
+    CROSS JOIN LATERAL pgqueue_first_heads({queue_id}, m.places, statement_timestamp()) f
+    WHERE m.places IS NOT NULL
 ),
-begun AS (
-    INSERT INTO pgqueue_group (queue_id, group_key, head, priority, turn)
-    SELECT {queue_id}, group_key, id, priority, pgqueue_next_turn()
-    FROM (SELECT * FROM first ORDER BY id) f
-    ON CONFLICT DO NOTHING
-    RETURNING group_key, head, turn
-),
-moved AS (
-    DELETE FROM pgqueue_waiting
-    WHERE ctid = ANY(ARRAY(
-        SELECT place FROM first WHERE (id IN (SELECT head FROM begun)) IS TRUE))
-    RETURNING *
-),
--- As in ddl/become_heads.sql.
-readable AS (
-    INSERT INTO pgqueue_ready (id, turn, enqueued_at, queue_id, priority, group_key)
-    SELECT m.id, b.turn, m.enqueued_at, m.queue_id, m.priority, m.group_key
-    FROM moved m JOIN begun b ON b.group_key = m.group_key
-    WHERE read_ct = 0 AND (vt IS NULL OR vt <= statement_timestamp())
-),
-not_yet AS (
-    INSERT INTO pgqueue_deferred (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
-                            attempts, priority, state, group_key, error)
-    SELECT id, greatest(vt, statement_timestamp()), enqueued_at, first_read_at, last_read_at,
-           queue_id, read_ct, attempts, priority,
-           CASE read_ct WHEN 0 THEN 'SCHEDULED' ELSE 'RETRYABLE' END, group_key, error
-    FROM moved
-    WHERE read_ct > 0 OR vt > statement_timestamp()
-),
+-- 6. The rechecks of groups that need no other look.
 settled AS MATERIALIZED (
-    SELECT group_key FROM moved
+    SELECT unnest(groups) AS group_key FROM begun
     UNION ALL SELECT group_key FROM headed
     UNION ALL SELECT group_key FROM looked_at
               WHERE (place = ANY((SELECT places FROM replaced)::tid[])) IS NOT TRUE
@@ -168,6 +143,8 @@ done AS (
             SELECT ctid FROM marks WHERE (group_key IN (SELECT group_key FROM settled)) IS TRUE))
         FOR UPDATE SKIP LOCKED))
 ),
+-- 7. The result. found: whether this statement gave heads to as many groups as it may, and so perhaps
+-- did not look at all of them.
 enough AS MATERIALIZED (
     SELECT (SELECT count(*) FROM headless) + (SELECT count(*) FROM mine)
                + coalesce((SELECT heads FROM filled), 0) >= %(groups)s AS found
@@ -176,8 +153,7 @@ enough AS MATERIALIZED (
 -- rechecked: the id up to which all rechecks are processed, but for new ones with the highest id
 -- more: whether other groups may lack a head
 -- passed: the groups that were looked at
-SELECT (SELECT count(*) FROM moved WHERE (vt > statement_timestamp()) IS NOT TRUE)
-           + coalesce((SELECT heads FROM replaced), 0) + coalesce((SELECT heads FROM filled), 0)
+SELECT coalesce((SELECT heads FROM begun), 0) + coalesce((SELECT heads FROM replaced), 0) + coalesce((SELECT heads FROM filled), 0)
            + (SELECT count(*) FROM tried
               WHERE (group_key IN (SELECT group_key FROM unfilled)) IS NOT TRUE) AS heads,
        (SELECT coalesce(min(id) FILTER (
