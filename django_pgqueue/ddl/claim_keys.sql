@@ -191,6 +191,41 @@ BEGIN
 END
 $$;
 
+-- Claims the new keys of a batch, and locks the rows of keys that may be claimed again, in sorted
+-- order. new has what the claims have in common. Returns by key, in sorted order, the id of the
+-- message that now holds the key; NULL if pgqueue_claim_key has to decide. Of messages with the same
+-- key, 'skip' claims for the first, 'replace' and 'delay' for the last.
+CREATE FUNCTION {schema}.pgqueue_claim_new_keys(
+    new {schema}.pgqueue_claim, keys text[], ids bigint[], priorities smallint[], groups text[],
+    on_conflict text, OUT holders bigint[]
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    WITH asked AS MATERIALIZED (
+        SELECT *, CASE on_conflict WHEN 'skip'
+                  THEN ({schema}.pgqueue_holder(new.queue_id, unique_key)).id END AS holder
+        FROM (
+            SELECT DISTINCT ON (unique_key) unique_key, id, priority, group_key
+            FROM unnest(keys, ids, priorities, groups)
+                WITH ORDINALITY AS k (unique_key, id, priority, group_key, place)
+            WHERE unique_key IS NOT NULL
+            ORDER BY unique_key, CASE on_conflict WHEN 'skip' THEN place ELSE -place END) k
+    ),
+    inserted AS (
+        INSERT INTO {schema}.pgqueue_claim AS c
+            (id, until, first_at, queue_id, priority, kind, unique_key, group_key)
+        SELECT id, new.until, new.first_at, new.queue_id, priority, new.kind, unique_key, group_key
+        FROM asked WHERE holder IS NULL  -- a duplicate writes nothing
+        ORDER BY unique_key
+        ON CONFLICT (queue_id, unique_key) DO UPDATE SET id = c.id WHERE false
+        RETURNING c.id
+    )
+    SELECT array_agg(CASE WHEN id IN (SELECT id FROM inserted) THEN id ELSE holder END
+                     ORDER BY unique_key)
+    INTO holders FROM asked;
+END
+$$;
+
 -- Claims the keys of a batch of messages. Returns for each message its place in the batch, and what
 -- pgqueue_claim_key returns. Single sends, batch sends and Spark's sink call this function, and
 -- then insert the messages that were not skipped, with the returned ids.
@@ -230,28 +265,7 @@ BEGIN
     new.first_at := statement_timestamp();
     new.until := new.first_at + during;
     IF cardinality(keys) > 1 THEN
-        WITH asked AS MATERIALIZED (
-            SELECT *, CASE on_conflict WHEN 'skip'
-                      THEN ({schema}.pgqueue_holder(queue, unique_key)).id END AS holder
-            FROM (
-                SELECT DISTINCT ON (unique_key) unique_key, id, priority, group_key
-                FROM unnest(keys, ids, priorities, groups)
-                    WITH ORDINALITY AS k (unique_key, id, priority, group_key, place)
-                WHERE unique_key IS NOT NULL
-                ORDER BY unique_key, CASE on_conflict WHEN 'skip' THEN place ELSE -place END) k
-        ),
-        inserted AS (
-            INSERT INTO {schema}.pgqueue_claim AS c
-                (id, until, first_at, queue_id, priority, kind, unique_key, group_key)
-            SELECT id, new.until, new.first_at, queue, priority, new.kind, unique_key, group_key
-            FROM asked WHERE holder IS NULL  -- a duplicate writes nothing
-            ORDER BY unique_key
-            ON CONFLICT (queue_id, unique_key) DO UPDATE SET id = c.id WHERE false
-            RETURNING c.id
-        )
-        SELECT array_agg(CASE WHEN id IN (SELECT id FROM inserted) THEN id ELSE holder END
-                         ORDER BY unique_key)
-        INTO holders FROM asked;
+        holders := {schema}.pgqueue_claim_new_keys(new, keys, ids, priorities, groups, on_conflict);
     END IF;
     FOR new.unique_key, places IN
         SELECT unique_key, array_agg(place ORDER BY place)

@@ -100,7 +100,7 @@ KINDS = tuple(_RIGHTS)
 # The functions of limits (slots.sql, whole_queue.sql) that reads and settlements call.
 _SLOTS = (
     "spacing|group_rule|fill_slots|fill_groups|fill_some|empty_slots|slots_freed|may_start|started|"
-    "admit|admitted|need_read_committed"
+    "leased|admit|admitted|need_read_committed"
 )
 
 _HEADS = "first_heads|next_heads|alive_groups|next_turn|recheck_id"

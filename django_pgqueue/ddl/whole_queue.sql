@@ -4,6 +4,37 @@
 -- So it sees everything that was leased before it, and counts. The row has slot -1 and the key '',
 -- which no message can have. Its free_at is when the rate permits the next start.
 
+-- Returns how many messages of a queue are leased. Batch leases are from before the limit; ends those
+-- that have expired. The settings of pgqueue_admit apply to this function.
+CREATE FUNCTION {schema}.pgqueue_leased(queue integer) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    leased bigint;
+BEGIN
+    -- Batch leases are counted first: a batch that is unfolded meanwhile counts twice, not never.
+    leased := (SELECT coalesce(sum(cardinality(l.ids)), 0) FROM {schema}.pgqueue_lease l
+               WHERE l.queue_id = queue);
+    IF leased > 0 THEN
+        WITH gone AS (
+            DELETE FROM {schema}.pgqueue_lease WHERE ctid = ANY(ARRAY(
+                SELECT l.ctid FROM {schema}.pgqueue_lease l
+                WHERE l.queue_id = queue AND l.vt <= statement_timestamp() FOR UPDATE SKIP LOCKED))
+            RETURNING *
+        ),
+        ended AS (
+            INSERT INTO {schema}.pgqueue_deferred
+                (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct, priority, state)
+            SELECT m.id, vt, m.enqueued_at, read_at, read_at + interval '1 microsecond', queue, 1,
+                   priority, 'RETRYABLE'
+            FROM gone CROSS JOIN LATERAL unnest(ids, enqueued_ats) AS m (id, enqueued_at)
+            RETURNING 1
+        )
+        SELECT leased - count(*) INTO leased FROM ended;
+    END IF;
+    RETURN leased + (SELECT count(*) FROM {schema}.pgqueue_deferred d
+                     WHERE d.queue_id = queue AND d.state = 'PROCESSING');
+END
+$$;
+
 -- Returns how many messages a read may lease. Waits for the read before it.
 --
 -- number      how many messages may start now, at most qty
@@ -61,29 +92,7 @@ BEGIN
     IF most IS NULL OR number = 0 THEN
         RETURN;
     END IF;
-    -- Batch leases are from before the limit. Those that have expired end. They are counted first: a
-    -- batch that is unfolded meanwhile counts twice, not never.
-    leased := (SELECT coalesce(sum(cardinality(l.ids)), 0) FROM {schema}.pgqueue_lease l
-               WHERE l.queue_id = queue);
-    IF leased > 0 THEN
-        WITH gone AS (
-            DELETE FROM {schema}.pgqueue_lease WHERE ctid = ANY(ARRAY(
-                SELECT l.ctid FROM {schema}.pgqueue_lease l
-                WHERE l.queue_id = queue AND l.vt <= statement_timestamp() FOR UPDATE SKIP LOCKED))
-            RETURNING *
-        ),
-        ended AS (
-            INSERT INTO {schema}.pgqueue_deferred
-                (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct, priority, state)
-            SELECT m.id, vt, m.enqueued_at, read_at, read_at + interval '1 microsecond', queue, 1,
-                   priority, 'RETRYABLE'
-            FROM gone CROSS JOIN LATERAL unnest(ids, enqueued_ats) AS m (id, enqueued_at)
-            RETURNING 1
-        )
-        SELECT leased - count(*) INTO leased FROM ended;
-    END IF;
-    leased := leased + (SELECT count(*) FROM {schema}.pgqueue_deferred d
-                        WHERE d.queue_id = queue AND d.state = 'PROCESSING');
+    leased := {schema}.pgqueue_leased(queue);
     IF number > most - leased THEN
         -- A row that another session has locked may be extended, so it counts as leased.
         expired := cardinality(ARRAY(

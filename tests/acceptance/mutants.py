@@ -518,8 +518,8 @@ MUTANTS = (
         (
             Change(
                 f"{DDL}/claim_keys.sql",
-                "ORDER BY unique_key\n            ON CONFLICT",
-                "ORDER BY id\n            ON CONFLICT",
+                "ORDER BY unique_key\n        ON CONFLICT",
+                "ORDER BY id\n        ON CONFLICT",
             ),
         ),
     ),

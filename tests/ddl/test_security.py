@@ -162,9 +162,9 @@ def test_a_function_that_only_triggers_and_operators_call_is_not_public(orders):
     public = {name for name, is_public in functions if is_public}
     called = (
         *("claim_key", "claim_keys", "clear_lost", "go_on", "holder", "holds_key", "may"),
-        *("first_heads", "next_heads", "replace", "sent", "wake"),
+        *("claim_new_keys", "first_heads", "next_heads", "replace", "sent", "wake"),
         *("admit", "admitted", "alive_groups", "apply_limits", "empty_slots", "fill_groups"),
-        *("fill_slots", "fill_some", "group_rule", "may_start", "slots_freed", "spacing"),
+        *("fill_slots", "fill_some", "group_rule", "leased", "may_start", "slots_freed", "spacing"),
         *("need_read_committed", "next_turn", "recheck_id", "started"),
     )
     assert public == {f"pgqueue_{name}" for name in called}
