@@ -99,8 +99,9 @@ KINDS = tuple(_RIGHTS)
 
 # The functions of limits (slots.sql, whole_queue.sql) that reads and settlements call.
 _SLOTS = (
-    "spacing|group_rule|fill_slots|fill_groups|fill_some|empty_slots|slots_freed|may_start|started|"
-    "leased|admit|admitted|need_read_committed"
+    "spacing|group_rule|slots_of|lock_slots|look_at_slots|give_slots|end_slots|empty_slots|follow_on|"
+    "close_slots|fill_slots|usual_groups|fill_usual|fill_groups|fill_some|slots_freed|may_start|"
+    "started|leased|admit|admitted|need_read_committed"
 )
 
 _HEADS = "first_heads|next_heads|alive_groups|next_turn|recheck_id"

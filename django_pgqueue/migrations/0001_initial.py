@@ -428,6 +428,7 @@ class Migration(migrations.Migration):
                 run_sql.run("groups"),
                 run_sql.run("slots"),
                 run_sql.run("whole_queue"),
+                run_sql.run("changed_limits"),
                 run_sql.run("claim_keys"),
                 run_sql.run("clear_lost"),
                 run_sql.run("truncate"),

@@ -667,8 +667,8 @@ MUTANTS = (
         (
             Change(
                 f"{DDL}/slots.sql",
-                "state IS NULL\n                       OR",
-                "false\n                       OR",
+                "state IS NULL\n                   OR",
+                "false\n                   OR",
             ),
         ),
     ),
@@ -679,8 +679,8 @@ MUTANTS = (
         (
             Change(
                 f"{DDL}/slots.sql",
-                "d.state IS NOT NULL OR r.found IS NOT NULL AS is_taken",
-                "r.found IS NOT NULL AS is_taken",
+                "state IS NOT NULL OR is_ready IS NOT NULL AS is_taken",
+                "is_ready IS NOT NULL AS is_taken",
             ),
         ),
     ),
@@ -691,7 +691,7 @@ MUTANTS = (
         (
             Change(
                 f"{DDL}/slots.sql",
-                "d.state IS NOT NULL OR r.found IS NOT NULL AS is_taken",
+                "state IS NOT NULL OR is_ready IS NOT NULL AS is_taken",
                 "true AS is_taken",
             ),
         ),
@@ -703,8 +703,8 @@ MUTANTS = (
         (
             Change(
                 f"{DDL}/slots.sql",
-                "room := greatest(rule.slots - taken, 0);",
-                "room := greatest(rule.slots - taken + 1, 0);",
+                "room := greatest(rule.slots - seen.taken, 0);",
+                "room := greatest(rule.slots - seen.taken + 1, 0);",
             ),
         ),
     ),
@@ -739,8 +739,8 @@ MUTANTS = (
         (
             Change(
                 f"{DDL}/slots.sql",
-                "THEN greatest(g.free_at, d.last_read_at + rule.spacing)",
-                "THEN least(g.free_at, d.last_read_at + rule.spacing)",
+                "THEN greatest(s.free_at, s.last_read_at + rule.spacing)",
+                "THEN least(s.free_at, s.last_read_at + rule.spacing)",
             ),
         ),
     ),

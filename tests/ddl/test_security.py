@@ -163,9 +163,11 @@ def test_a_function_that_only_triggers_and_operators_call_is_not_public(orders):
     called = (
         *("claim_key", "claim_keys", "clear_lost", "go_on", "holder", "holds_key", "may"),
         *("claim_new_keys", "first_heads", "next_heads", "replace", "sent", "wake"),
-        *("admit", "admitted", "alive_groups", "apply_limits", "empty_slots", "fill_groups"),
-        *("fill_slots", "fill_some", "group_rule", "leased", "may_start", "slots_freed", "spacing"),
-        *("need_read_committed", "next_turn", "recheck_id", "started"),
+        *("admit", "admitted", "alive_groups", "apply_limits", "close_slots", "empty_slots"),
+        *("end_slots", "fill_groups", "fill_slots", "fill_some", "fill_usual", "follow_on"),
+        *("give_slots", "group_rule", "leased", "lock_slots", "look_at_slots", "may_start"),
+        *("need_read_committed", "next_turn", "recheck_id", "slots_freed", "slots_of", "spacing"),
+        *("started", "usual_groups"),
     )
     assert public == {f"pgqueue_{name}" for name in called}
 

@@ -4,7 +4,7 @@
 \* (engine/groups/promote.sql) and set back (engine/groups/set_back.sql), retries that give up a slot,
 \* leases that expire, and an operator who lowers and raises the limit (pgqueue_apply_limits).
 \*
-\* READ COMMITTED in small, as in Groups.tla: each statement of pgqueue_fill_slots has a snapshot of
+\* READ COMMITTED in small, as in Groups.tla: each step of pgqueue_fill_slots has a snapshot of
 \* its own, the locks of rows are only tried (SKIP LOCKED) except by an UPDATE, and writes are seen by
 \* others when the transaction commits; by their own transaction at once.
 EXTENDS Naturals, FiniteSets
@@ -130,7 +130,7 @@ Seen(p, m) == CASE p = Acker /\ subject[p] = m -> "done"
                 [] OTHER -> place[m]
 Line(p) == {m \in Messages : Seen(p, m) = "waiting"}
 
-\* The row with the lowest slot is the group's lock.
+\* pgqueue_lock_slots: the row with the lowest slot is the group's lock.
 LockGroup(p) ==
     /\ at[p] = "lock"
     /\ LET lowest == CHOOSE n \in Rows : \A o \in Rows : n <= o
@@ -141,7 +141,7 @@ LockGroup(p) ==
                /\ LockSlots(p, IF got /\ Rows # {} THEN {lowest} ELSE {})
     /\ UNCHANGED <<committed, rowLock, markLock, alone, filling, reading, ghosts, spent>>
 
-\* The rule, and a look at the heads. A slot whose head is put off has to be locked first, since a
+\* pgqueue_look_at_slots: the rule, and a look at the heads. A slot whose head is put off has to be locked first, since a
 \* read may start the head.
 Look(p) ==
     /\ at[p] = "look"
@@ -183,7 +183,8 @@ Empty(p) ==
     /\ UNCHANGED <<committed, markLock, alone, known, held, tried, free, taken, undone, given, marks,
                    settled, subject, reading, ghosts, spent>>
 
-\* The first messages of the line become heads. A FIFO group waits for its first message.
+\* pgqueue_give_slots: the first messages of the line become heads. A FIFO group waits for its first
+\* message. pgqueue_end_slots, in the same step: the other free slots end, under the group's lock.
 Give(p) ==
     /\ at[p] = "give"
     /\ LET room == IF known[p] > taken[p] THEN known[p] - taken[p] ELSE 0
@@ -205,7 +206,8 @@ Give(p) ==
     /\ UNCHANGED <<committed, markLock, alone, known, held, tried, free, taken, undone, back, marks,
                    subject, reading, ghosts, spent>>
 
-\* Heads in flight keep their slots, but do not start in them again. The UPDATE waits for locks.
+\* pgqueue_close_slots: heads in flight keep their slots, but do not start in them again. The UPDATE
+\* waits for locks.
 Surplus(p) ==
     /\ at[p] = "surplus"
     /\ \A n \in Rows : CanLockSlot(p, n)
