@@ -177,7 +177,7 @@ class MessageFailed(PgQueueError):
 
 
 class MessageCancelled(MessageFailed):
-    """The message was cancelled, or replaced by a later send: there is no result.
+    """The message was cancelled, replaced by a later send, or ended otherwise without a result.
 
     ``reason`` is the text passed to ``cancel``, or names the message that replaced it.
     """

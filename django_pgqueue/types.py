@@ -32,29 +32,100 @@ Until = Literal["started", "done"] | float | dt.timedelta
 OnConflict = Literal["skip", "replace", "delay"]
 
 
+class End(NamedTuple):
+    """What a terminal state means."""
+
+    #: The words of the admin's timeline.
+    words: str
+    is_success: bool = False
+    is_failure: bool = False
+    #: The tables that have a column for the number of these messages: ``State.counter``.
+    counted_in: tuple[Literal["history", "rollup"], ...] = ()
+
+
 class State(str, Enum):
     """The state of a message, with the names of FastStream's SQL broker.
 
-    PENDING, SCHEDULED, PROCESSING and RETRYABLE messages are in the queue; COMPLETED, FAILED,
-    CANCELLED, REPLACED and EXPIRED ones are in the archive.
+    PENDING, SCHEDULED, PROCESSING and RETRYABLE messages are in the queue. All other states are
+    terminal: these messages are in the archive.
+
+    >>> State.FAILED.is_failure, State.CANCELLED.is_failure
+    (True, False)
     """
+
+    _value_: str
+    #: What the state means if it is terminal, else None.
+    end: End | None
 
     PENDING = "PENDING"  # readable, never read
     SCHEDULED = "SCHEDULED"  # sent with a delay, never read
     PROCESSING = "PROCESSING"  # leased, until its visibility timeout expires
     RETRYABLE = "RETRYABLE"  # waits for its next delivery
-    COMPLETED = "COMPLETED"
-    FAILED = "FAILED"
-    CANCELLED = "CANCELLED"
-    REPLACED = "REPLACED"  # a send with the same unique key took its place
-    EXPIRED = "EXPIRED"  # not handled: it was read only after ``expires_at``
+    COMPLETED = "COMPLETED", End("Completed", is_success=True, counted_in=("history", "rollup"))
+    FAILED = "FAILED", End("Failed for good", is_failure=True, counted_in=("history", "rollup"))
+    CANCELLED = "CANCELLED", End("Cancelled")
+    # A send with the same unique key took its place.
+    REPLACED = "REPLACED", End("Replaced")
+    # It was read only after ``expires_at``.
+    EXPIRED = "EXPIRED", End("Expired, not handled in time", counted_in=("history",))
+
+    def __new__(cls, value: str, end: End | None = None) -> State:
+        """Make a member that is the string ``value``."""
+        state = str.__new__(cls, value)
+        state._value_, state.end = value, end
+        return state
 
     def __str__(self) -> str:
-        return self.value
+        return self._value_
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether messages in this state are in the archive."""
+        return self.end is not None
+
+    @property
+    def is_success(self) -> bool:
+        return self.end is not None and self.end.is_success
+
+    @property
+    def is_failure(self) -> bool:
+        return self.end is not None and self.end.is_failure
+
+    @property
+    def is_of_attempt(self) -> bool:
+        """Whether an attempt ended the message: a success or a failure."""
+        return self.is_success or self.is_failure
+
+    @property
+    def counter(self) -> str:
+        """The name of the state's counters, and its value in URLs of the admin."""
+        return self._value_.lower()
+
+    @property
+    def label(self) -> str:
+        """The state in words, as the admin shows it."""
+        return self.counter.replace("_", " ")
 
 
 #: The states of archived messages.
-ENDS = (State.COMPLETED, State.FAILED, State.CANCELLED, State.REPLACED, State.EXPIRED)
+ENDS = tuple(state for state in State if state.is_terminal)
+
+
+def counted_in(table: Literal["history", "rollup"]) -> list[State]:
+    """Return the terminal states that have a counter in a table.
+
+    >>> [state.counter for state in counted_in("rollup")]
+    ['completed', 'failed']
+    """
+    return [state for state in ENDS if state.end and table in state.end.counted_in]
+
+
+def end_choices() -> list[tuple[str, str]]:
+    """Return the choices of a field with a terminal state.
+
+    A migration refers to this function, so a new state needs no migration.
+    """
+    return [(state.value, state.value.title()) for state in ENDS]
 
 
 class Batch(NamedTuple):

@@ -60,7 +60,7 @@ class MessagePage(Page):
         logged = LogEntry.objects.filter(
             content_type=ContentType.objects.get_for_model(Message), object_id=str(message.pk)
         )
-        ended = Place[outcome.state] if outcome else None
+        place = standing.place if standing else Place[outcome.state] if outcome else None
         headers = message.told
         if died is not None and died.source and died.died_at:
             # Leave out the dead-letter header: the timeline shows its values.
@@ -73,8 +73,8 @@ class MessagePage(Page):
                 "is_list": False,
                 "message": message,
                 "queue_link": self.owner.queue_link(queue.pk, queue),
-                "state": standing.place if standing else ended,
-                "look": "bad" if ended is Place.FAILED and not standing else "",
+                "state": place,
+                "look": place.look if place else "",
                 "why": list(why(message, standing, around, link, died is not None))
                 if standing
                 else [],

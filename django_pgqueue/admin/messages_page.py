@@ -174,7 +174,7 @@ class MessagesPage(Page):
         reasons = places.reasons(waiting)
         rows = [row._replace(reason=REASONS.get(reasons.get(row.pk) or "", "")) for row in rows]
         is_live = search.place in LIVE
-        of_failed = search.place is Place.FAILED
+        of_failed = search.place is not None and search.place.is_failure
         turned = self._address(o="" if search.oldest else "oldest")
         return self.render(
             {

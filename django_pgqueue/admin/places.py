@@ -19,6 +19,7 @@ from django.utils.translation import gettext_lazy as _
 from django_pgqueue.admin.queries import ask
 from django_pgqueue.engine.statements import Part, compose
 from django_pgqueue.models import Message
+from django_pgqueue.types import ENDS, State
 from django_pgqueue.worker import Options
 
 __all__ = [
@@ -46,14 +47,25 @@ class Place(TextChoices):
     WAITING = "waiting", _("waiting")
     IN_FLIGHT = "in_flight", _("in flight")
     DELAYED = "delayed", _("delayed")
-    COMPLETED = "completed", _("completed")
-    FAILED = "failed", _("failed")
-    CANCELLED = "cancelled", _("cancelled")
-    REPLACED = "replaced", _("replaced")
-    EXPIRED = "expired", _("expired")
+    # The outcomes: COMPLETED, FAILED and so on.
+    vars().update({state.name: (state.counter, _(state.label)) for state in ENDS})
 
     def __str__(self) -> str:
         return str(self.label)
+
+    @property
+    def state(self) -> State | None:
+        """The terminal state, if the place is an outcome."""
+        return State.__members__.get(self.name)
+
+    @property
+    def is_failure(self) -> bool:
+        return self.state is not None and self.state.is_failure
+
+    @property
+    def look(self) -> str:
+        """The CSS class that gives the place its colour."""
+        return "bad" if self.is_failure else ""
 
 
 LIVE = (Place.READY, Place.DUE, Place.WAITING, Place.IN_FLIGHT, Place.DELAYED)
@@ -62,9 +74,9 @@ NEIGHBOURS = 5
 #: Maximum number of messages that are counted before a message in its group.
 MOST_COUNTED = 1000
 
-ENDED = (Place.COMPLETED, Place.FAILED, Place.CANCELLED, Place.REPLACED, Place.EXPIRED)
+ENDED = tuple(place for place in Place if place.state)
 #: Outcomes without an index.
-UNINDEXED = tuple(place for place in ENDED if place is not Place.FAILED)
+UNINDEXED = tuple(place for place in ENDED if not place.is_failure)
 
 
 def _after(key: str, type_: str, lowest: str) -> str:

@@ -316,8 +316,9 @@ class Search(Targets):
     def _kept(self, conditions: list[str], backwards: bool) -> str:
         """Return SQL that searches all messages, all archived ones, or the failed ones."""
         only, key, order, last = ["true"], "NULL::text", ["id"], "%(after_id)s"
-        if self.place is Place.FAILED:  # Failures have an index by time.
-            only, key, order = ["state = 'FAILED'"], "archived_at", ["archived_at", "id"]
+        if self.place is not None and self.place.is_failure:  # Failures have an index by time.
+            only = [f"state = '{self.place.name}'"]
+            key, order = "archived_at", ["archived_at", "id"]
             start = "'infinity'" if backwards else "'-infinity'"
             last = f"coalesce(%(after_key)s::timestamptz, {start}), %(after_id)s"
         if self.queues is not None:

@@ -12,7 +12,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html
 from django.utils.timezone import is_naive, make_naive
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import ngettext
 
 from django_pgqueue.admin.places import Place, Standing, Surroundings
 from django_pgqueue.admin.why import process_name
@@ -24,14 +24,6 @@ from django_pgqueue.types import State
 __all__ = ["HEADER", "DeadLetter", "Life", "dead_letter"]
 
 HEADER = "x-dead-letter"
-
-_ENDS = {
-    State.COMPLETED: gettext_lazy("Completed"),
-    State.FAILED: gettext_lazy("Failed for good"),
-    State.CANCELLED: gettext_lazy("Cancelled"),
-    State.REPLACED: gettext_lazy("Replaced"),
-    State.EXPIRED: gettext_lazy("Expired, not handled in time"),
-}
 
 
 class Step(NamedTuple):
@@ -195,12 +187,12 @@ class Life:
     def _end(self) -> Iterator[Step]:
         outcome, standing = self.outcome, self.standing
         if outcome is not None and standing is None:
-            text, look = str(_ENDS[State(outcome.state)]), ""
-            if outcome.state == State.FAILED:
-                look = "bad"
+            state = State(outcome.state)
+            text = _(state.end.words) if state.end else ""
             ran = _between(outcome.last_read_at, outcome.archived_at)
-            if ran is not None and outcome.state in (State.COMPLETED, State.FAILED):
+            if ran is not None and state.is_of_attempt:
                 text += _(" after running for %s") % lapse(ran)
+            look = Place[state.name].look
             yield Step(outcome.archived_at, text, look, *self._error(outcome.error))
         elif standing is not None and standing.vt is not None:
             yield _next(standing, standing.vt)

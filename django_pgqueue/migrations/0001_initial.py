@@ -18,6 +18,7 @@ import django.db.models.deletion
 import django.db.models.functions.text
 from django.db import migrations, models
 
+import django_pgqueue.types
 import django_pgqueue.validators
 from django_pgqueue.ddl import run_sql
 
@@ -534,9 +535,7 @@ class Migration(migrations.Migration):
                         ("attempts", models.IntegerField()),
                         (
                             "state",
-                            models.TextField(
-                                choices=[("COMPLETED", "Completed"), ("FAILED", "Failed")]
-                            ),
+                            models.TextField(choices=django_pgqueue.types.end_choices),
                         ),
                         ("error", models.TextField(null=True)),
                         ("result", models.JSONField(null=True)),
@@ -576,8 +575,6 @@ class Migration(migrations.Migration):
                             ("SCHEDULED", "Scheduled"),
                             ("PROCESSING", "Processing"),
                             ("RETRYABLE", "Retryable"),
-                            ("COMPLETED", "Completed"),
-                            ("FAILED", "Failed"),
                         ]
                     ),
                 ),

@@ -1,7 +1,7 @@
 """Errors of attempts, schedules, and cancelled messages.
 
 ``pgqueue_attempt`` has a row for each failed attempt, ``pgqueue_schedule`` for each message that is
-sent at set times. A row of ``pgqueue_archive`` may have the state CANCELLED or EXPIRED.
+sent at set times.
 """
 
 from __future__ import annotations
@@ -212,19 +212,6 @@ class Migration(migrations.Migration):
                     )
                 ],
             },
-        ),
-        migrations.AlterField(
-            model_name="archivedmessage",
-            name="state",
-            field=models.TextField(
-                choices=[
-                    ("COMPLETED", "Completed"),
-                    ("FAILED", "Failed"),
-                    ("CANCELLED", "Cancelled"),
-                    ("REPLACED", "Replaced"),
-                    ("EXPIRED", "Expired"),
-                ]
-            ),
         ),
         run_sql.extend_rights("pgqueue_attempt", "pgqueue_schedule"),
     ]

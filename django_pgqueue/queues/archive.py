@@ -11,7 +11,7 @@ from django_pgqueue.errors import ImmutableMessage
 from django_pgqueue.queues.message import Message
 from django_pgqueue.tables import columns
 from django_pgqueue.tables.queue import Queue
-from django_pgqueue.types import ENDS
+from django_pgqueue.types import end_choices
 
 
 class ArchivedMessage(models.Model):
@@ -33,7 +33,7 @@ class ArchivedMessage(models.Model):
     )
     read_ct: columns.Integer = models.IntegerField()
     attempts: columns.Integer = models.IntegerField()
-    state: columns.Text = models.TextField(choices=[(s.value, s.value.title()) for s in ENDS])
+    state: columns.Text = models.TextField(choices=end_choices)
     error: columns.TextOrNull = models.TextField(null=True)  # noqa: DJ001
     result: columns.JSON = models.JSONField(null=True)
 

@@ -82,13 +82,14 @@ def _look(queue: OpenQueue, message_id: int) -> Any:
     # queue.
     for _look_again in range(2):
         for state, error, kept in queue.run("settle/result", {"id": message_id}):
-            if state == State.COMPLETED:
+            end = State(state)
+            if end.is_success:
                 return None if kept is None else json.loads(kept)
-            if state in (State.CANCELLED, State.REPLACED):
-                raise MessageCancelled(queue.name, message_id, error)
-            if state == State.EXPIRED:
+            if end.is_failure:
+                raise MessageFailed(queue.name, message_id, error or "")
+            if end is State.EXPIRED:
                 raise MessageExpired(queue.name, message_id)
-            raise MessageFailed(queue.name, message_id, error or "")
+            raise MessageCancelled(queue.name, message_id, error)
         state = live.values_list("state", flat=True).first()
         if state is not None:
             raise ResultNotReady(queue.name, message_id, state)

@@ -47,7 +47,9 @@ class LiveMessage(models.Model):
     queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
         Queue, models.DO_NOTHING, db_constraint=False, related_name="live"
     )
-    state: columns.Text = models.TextField(choices=[(s.value, s.value.title()) for s in State])
+    state: columns.Text = models.TextField(
+        choices=[(s.value, s.value.title()) for s in State if not s.is_terminal]
+    )
     vt: columns.Time = models.DateTimeField()
     read_ct: columns.Integer = models.IntegerField()
     attempts: columns.Integer = models.IntegerField()

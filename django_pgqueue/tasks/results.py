@@ -208,13 +208,14 @@ def _done(done: ArchivedMessage, attempts: Sequence[Attempt]) -> dict[str, Any]:
         "last_attempted_at": _moment(done.last_read_at),
         "finished_at": _moment(done.archived_at),
     }
-    if done.state in (State.CANCELLED, State.REPLACED):
-        error = done.error or "cancelled"
-        return {**times, **_failed(attempts, done.attempts, error, MessageCancelled)}
-    if done.state == State.EXPIRED:
-        return {**times, **_failed(attempts, done.attempts, "expired", MessageExpired)}
-    if done.state != State.COMPLETED:
+    state = State(done.state)
+    if state.is_failure:
         return {**times, **_failed(attempts, done.attempts, done.error)}
+    if state is State.EXPIRED:
+        return {**times, **_failed(attempts, done.attempts, "expired", MessageExpired)}
+    if not state.is_success:
+        error = done.error or state.label
+        return {**times, **_failed(attempts, done.attempts, error, MessageCancelled)}
     # A message that was archived without a run has no stored result and worker.
     kept = done.result if isinstance(done.result, dict) else {}
     worker = kept.get("worker_id", UNKNOWN)

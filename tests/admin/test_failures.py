@@ -306,7 +306,7 @@ def test_failed_messages_are_listed_by_their_index(orders, sql, of_one):
     orders.archive(orders.send_batch(list(range(3000))))
     sql("ANALYZE")
     queues = (Queue.objects.get().pk,) if of_one else None
-    statement, params = Search(place=Place.FAILED, queues=queues)._sql(50, None)
+    statement, params = Search(place=Place["FAILED"], queues=queues)._sql(50, None)
 
     plan = "\n".join(line for (line,) in sql("EXPLAIN " + statement, params))
 

@@ -159,7 +159,7 @@ def replay(
     id. The archive does not change.
 
     Arguments:
-        state: only COMPLETED, FAILED, CANCELLED, REPLACED or EXPIRED messages.
+        state: only messages in this terminal state.
         to, ids, conditional, rate, progress: as for :func:`redrive`.
 
     >>> queue("orders").replay(state=State.FAILED)
