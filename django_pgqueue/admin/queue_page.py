@@ -71,7 +71,7 @@ class Happened:
             start = int(row["bucket"].timestamp())
             minutes = (at - start) // 60
             if row["seconds"] == 60 and 0 <= minutes < 60:
-                self.recent.add(minutes, Counts(*(row[name] for name in Counts._fields)))
+                self.recent.add(minutes, Counts.of(row))
                 if minutes * 60 < LATELY:
                     lately.add(row)
             if (span := spans.get(start // seconds * seconds)) is not None:

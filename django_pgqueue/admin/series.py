@@ -11,6 +11,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from django_pgqueue.admin.charts import Chart, Line, count_of
+from django_pgqueue.history.counters import COUNTERS, ENDED, FAILED
 from django_pgqueue.history.histograms import quantile
 from django_pgqueue.models import Rollup
 from django_pgqueue.templatetags.pgqueue_admin import lapse
@@ -18,7 +19,7 @@ from django_pgqueue.templatetags.pgqueue_admin import lapse
 __all__ = ["COUNTS", "RolledUp", "Span", "charts"]
 
 #: The names of a span's counts.
-COUNTS = ("sent", "completed", "retried", "failed", "dead_lettered", "expired", "busy")
+COUNTS = ("sent", *COUNTERS)
 PERCENTILES = (50, 95, 99)
 
 
@@ -92,12 +93,11 @@ def charts(
     depth: list[float | None] = [span.depth for span in spans]
     oldest = [span.oldest for span in spans]
     busy = [span.counts["busy"] / seconds for span in spans]
-    ended = ("completed", "failed", "dead_lettered", "expired")
     every = [
         chart(
             _("Throughput"),
             _("Messages sent (in) and ended (out) in %s.") % length,
-            [counts(_("in"), "first", "sent"), counts(_("out"), "second", *ended)],
+            [counts(_("in"), "first", "sent"), counts(_("out"), "second", *ENDED)],
             whole=True,
         ),
         chart(
@@ -112,7 +112,7 @@ def charts(
             [
                 counts(_("retried"), "first", "retried"),
                 counts(_("dead-lettered"), "second", "dead_lettered"),
-                counts(_("failed"), "bad", "failed"),
+                counts(_("failed"), "bad", *FAILED),
             ],
             whole=True,
         ),

@@ -5,6 +5,7 @@ note.py        consumers write their counts of each minute          (``note.sql`
 keep.py        maintenance writes each queue's backlog and sends    (``sample.sql``),
                merges the rows of a minute or an hour into one row  (``fold.sql``),
                and deletes old rows                                 (``forget.sql``)
+counters.py    names the columns of counts
 recent.py      reads the last hour, for the admin                   (``recent.sql``, ``times.sql``)
 histograms.py  counts times in buckets, and computes percentiles
 =============  ============================================================================

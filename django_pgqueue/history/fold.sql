@@ -28,11 +28,9 @@ times AS (
 ),
 put AS (
     INSERT INTO pgqueue_history
-        (queue_id, bucket, seconds, process_id, completed, retried, failed, dead_lettered,
-         expired, lost, busy, waits, runs, sent, depth, oldest, total)
-    SELECT g.queue_id, g.start, %(span)s, 0, sum(g.completed), sum(g.retried), sum(g.failed),
-           sum(g.dead_lettered), sum(g.expired), sum(g.lost), sum(g.busy),
-           coalesce((array_agg(t.waits))[1], '{}'), coalesce((array_agg(t.runs))[1], '{}'),
+        (queue_id, bucket, seconds, process_id, {counters}, waits, runs, sent, depth, oldest, total)
+    SELECT g.queue_id, g.start, %(span)s, 0, {sums},
+           coalesce((array_agg(t.waits))[1], '{{}}'), coalesce((array_agg(t.runs))[1], '{{}}'),
            sum(g.sent), max(g.depth), max(g.oldest),
            (array_agg(g.total ORDER BY g.bucket DESC) FILTER (WHERE g.total IS NOT NULL))[1]
     FROM gone g LEFT JOIN times t USING (queue_id, start)

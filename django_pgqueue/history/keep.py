@@ -15,8 +15,8 @@ from django.db import connections, transaction
 from django_pgqueue.conf import settings
 from django_pgqueue.database.runner import runner
 from django_pgqueue.engine.metrics import measuring
-from django_pgqueue.engine.statements import load
 from django_pgqueue.engine.times import server_time
+from django_pgqueue.history.counters import statement
 
 #: The rows of a minute are folded at this age. Consumers write to them for up to two minutes.
 SETTLED = dt.timedelta(minutes=3)
@@ -98,5 +98,5 @@ def _run_alone(alias: str, name: str, **params: Any) -> int:
         cursor.execute("SELECT pg_try_advisory_xact_lock(hashtextextended('pgqueue.history', 0))")
         if not cursor.fetchone()[0]:
             return 0
-        cursor.execute(load(name, __package__), params)
+        cursor.execute(statement(name), params)
         return int(cursor.fetchone()[0] if cursor.description else cursor.rowcount)

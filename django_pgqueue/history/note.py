@@ -13,7 +13,7 @@ from django.db import Error, connections, transaction
 from django_pgqueue import signals
 from django_pgqueue.conf import settings
 from django_pgqueue.database.locks import milliseconds
-from django_pgqueue.engine.statements import load
+from django_pgqueue.history.counters import COUNTERS, statement
 
 #: Timeouts of the write in seconds: for each lock, and for the whole statement.
 LOCK, LONGEST = 0.2, 1.0
@@ -89,7 +89,7 @@ class Recorder:
         ]
         if rows:
             params = {"minute": minute, "process_id": process_id, "rows": json.dumps(rows)}
-            cursor.execute(load("note", __package__), params)
+            cursor.execute(statement("note"), params)
 
 
 def _row(subscription: Counted, counts: dict[Any, float], base: dict[Any, float]) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def _row(subscription: Counted, counts: dict[Any, float], base: dict[Any, float]
     has_other = subscription.queue.dead_letter_queue_id is not None
     return {
         "queue_id": subscription.queue.pk,
-        **{name: more.get(name, 0) for name in ("completed", "retried", "expired", "lost", "busy")},
+        **{name: more.get(name, 0) for name in COUNTERS},
         "failed": 0 if has_other else failed,
         "dead_lettered": failed if has_other else 0,
         **{

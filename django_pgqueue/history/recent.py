@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from django.db import connections
 
-from django_pgqueue.engine.statements import load
+from django_pgqueue.history.counters import ENDED, FAILED, SUCCEEDED, statement
 from django_pgqueue.history.histograms import quantile
 
 #: Time slots in an hour: the last one is the current minute, the others have two minutes each.
@@ -25,16 +25,19 @@ class Counts(NamedTuple):
     """Messages sent and attempts ended in a span of time."""
 
     sent: int = 0
+    ended: int = 0  # Messages that left the queue.
     completed: int = 0
-    retried: int = 0
     failed: int = 0
     dead_lettered: int = 0
-    expired: int = 0
+    retried: int = 0
 
-    @property
-    def ended(self) -> int:
-        """The number of messages that left the queue."""
-        return self.completed + self.failed + self.dead_lettered + self.expired
+    @classmethod
+    def of(cls, row: Mapping[str, int]) -> Counts:
+        """Return the counts in a row of the history."""
+        ended, completed, failed = (
+            sum(row[name] for name in names) for names in (ENDED, SUCCEEDED, FAILED)
+        )
+        return cls(row["sent"], ended, completed, failed, row["dead_lettered"], row["retried"])
 
     @property
     def bad(self) -> int:
@@ -134,7 +137,7 @@ def recent(alias: str, queues: Sequence[int]) -> dict[int, Recent]:
     """Return the last hour of these queues by id. Queues without history rows are left out."""
     found: dict[int, Recent] = defaultdict(Recent)
     with connections[alias].cursor() as cursor:
-        cursor.execute(load("recent", __package__), {"queues": list(queues)})
+        cursor.execute(statement("recent"), {"queues": list(queues)})
         for queue_id, slot, *counts in cursor.fetchall():
             if 0 <= slot < SLOTS:  # outside if a clock was set back
                 found[queue_id].slots[-1 - slot] = Counts(*counts)
@@ -145,7 +148,7 @@ def times(alias: str, queues: Sequence[int]) -> dict[int, Times]:
     """Return the wait and run times of these queues in the last ten minutes, by queue id."""
     counts: dict[int, dict[str, dict[str, int]]] = defaultdict(lambda: {"waits": {}, "runs": {}})
     with connections[alias].cursor() as cursor:
-        cursor.execute(load("times", __package__), {"queues": list(queues), "lately": LATELY})
+        cursor.execute(statement("times"), {"queues": list(queues), "lately": LATELY})
         for queue_id, kind, key, number in cursor.fetchall():
             counts[queue_id][kind][key] = number
     return {queue_id: Times.of(kinds) for queue_id, kinds in counts.items()}

@@ -2,10 +2,9 @@
 -- queues that stayed empty and to which nothing was sent. A sample is due in the middle of each minute.
 -- A sample before the middle is late, and counts for the previous minute.
 INSERT INTO pgqueue_history AS h
-    (queue_id, bucket, seconds, process_id, completed, retried, failed, dead_lettered, expired,
-     lost, busy, waits, runs, sent, depth, oldest, total)
-SELECT q.id, date_trunc('minute', statement_timestamp() - interval '30 s', 'UTC'), 60, 0, 0, 0, 0, 0, 0, 0, 0,
-       '{}', '{}',
+    (queue_id, bucket, seconds, process_id, {counters}, waits, runs, sent, depth, oldest, total)
+SELECT q.id, date_trunc('minute', statement_timestamp() - interval '30 s', 'UTC'), 60, 0, {zeros},
+       '{{}}', '{{}}',
        -- For a new queue, all messages sent count. After a reset of the statistics, none do.
        greatest(0, r.total - coalesce(last.total, CASE
            WHEN q.created_at > statement_timestamp() - interval '10 min' THEN 0 ELSE r.total END)),

@@ -9,9 +9,12 @@ from typing import Any
 
 from django_pgqueue.conf import settings
 from django_pgqueue.history.histograms import bucket
+from django_pgqueue.types import counted_in
 from django_pgqueue.worker.running import Running
 
-_OUTCOMES = ("completed", "retried", "failed", "exhausted", "expired", "lost")
+#: Messages by their terminal state, as the history counts them.
+_ENDED = tuple(state.counter for state in counted_in("history"))
+_OUTCOMES = (*_ENDED, "exhausted", "retried", "lost")
 
 
 class Counts:
@@ -21,6 +24,7 @@ class Counts:
         #: All leases taken, including those that were released.
         self.leased = 0
         self.fetched = self.started = 0
+        vars(self).update(dict.fromkeys(_ENDED, 0))
         self.completed = self.retried = self.failed = self.cancelled = self.lost = 0
         #: Messages that a read ended: the exhausted ones failed because their deliveries ran out,
         #: the expired ones were archived as EXPIRED.

@@ -86,7 +86,7 @@ def test_a_failure_is_announced_once_and_its_counts_are_written_later(
         tries.append(args)
         raise DatabaseError("history is full")
 
-    monkeypatch.setattr(note, "load", fail)
+    monkeypatch.setattr(note, "statement", fail)
     sent = committed_orders.send(1)
     with override_settings(PGQUEUE={"HISTORY_SECONDS": 0}):
         consumer = consume(lambda message: None, options={"heartbeat": 0.01})
