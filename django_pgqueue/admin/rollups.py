@@ -20,6 +20,7 @@ from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.series import RolledUp, charts
 from django_pgqueue.models import Rollup, RollupRun
 from django_pgqueue.templatetags.pgqueue_admin import EMPTY, lapse, linked, moment
+from django_pgqueue.types import counted_in
 
 __all__ = ["RollupAdmin", "RollupRunAdmin"]
 
@@ -76,8 +77,8 @@ class RollupAdmin(RecordAdmin):
 
     change_list_template = "admin/django_pgqueue/rollup_list.html"
     list_display = [
-        *("id", "queue_name", "began", "sent", "completed", "failed", "retried", "dead_lettered"),
-        *("backlog", "waited", "ran"),
+        *("id", "queue_name", "began", "sent", *(state.counter for state in counted_in("rollup"))),
+        *("retried", "dead_lettered", "backlog", "waited", "ran"),
     ]
     list_filter = ["seconds"]
     ordering = ["-bucket", "queue_name"]
@@ -141,7 +142,8 @@ def _most(counted: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
 
 def _all(rows: Any, moments: Sequence[dt.datetime]) -> list[dict[str, Any]]:
     """Return a table row per queue: sums, the longest times, and sparklines of two columns."""
-    summed, longest = ("sent", "completed", "failed", "dead_lettered"), ("wait_p95", "run_p95")
+    states, longest = counted_in("rollup"), ("wait_p95", "run_p95")
+    summed = ("sent", *(state.counter for state in states), "dead_lettered")
     found: dict[str, dict[dt.datetime, dict[str, Any]]] = defaultdict(dict)
     fields = (*summed, *longest, "queue_name", "bucket", "seconds", "backlog", "busy")
     for row in rows.values(*fields):
@@ -151,7 +153,9 @@ def _all(rows: Any, moments: Sequence[dt.datetime]) -> list[dict[str, Any]]:
         told = list(spans.values())
         sums = {field: sum(row[field] for row in told) for field in summed}
         most = {field: max((row[field] or 0 for row in told), default=0) for field in longest}
-        bad = sums["failed"] + sums["dead_lettered"]
+        good = sum(sums[state.counter] for state in states if state.is_success)
+        bad = sum(sums[state.counter] for state in states if state.is_failure)
+        bad += sums["dead_lettered"]
         lines = {
             field: [spans[moment][field] if moment in spans else 0 for moment in moments]
             for field in ("sent", "backlog")
@@ -161,7 +165,7 @@ def _all(rows: Any, moments: Sequence[dt.datetime]) -> list[dict[str, Any]]:
                 "queue": name,
                 **sums,
                 **most,
-                "share": bad / (sums["completed"] + bad) if bad else 0,
+                "share": bad / (good + bad) if bad else 0,
                 "backlog": lines["backlog"][-1],
                 "busy": sum(row["busy"] for row in told) / told[0]["seconds"] / len(moments),
                 "paths": {field: spark_paths([line])[0] for field, line in lines.items()},

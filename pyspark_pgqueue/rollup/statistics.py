@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from django_pgqueue.history.histograms import LEAST, MOST
+from django_pgqueue.types import ENDS, counted_in
 
 #: The most values or messages in a list.
 LONGEST_LIST = 5
@@ -17,13 +18,16 @@ PERCENTS = (50, 95, 99)
 #: Maximum characters of an error's first line, which names the error. The traceback follows.
 FIRST_LINE = 200
 
+#: Whether a message's last attempt ended it.
+_OF_ATTEMPT = f"state IN ({', '.join(repr(str(state)) for state in ENDS if state.is_of_attempt)})"
+
 #: Sums of a span: a message's part.
 SUMS = {
-    "completed": "CASE WHEN state = 'COMPLETED' THEN 1 ELSE 0 END",
-    "failed": "CASE WHEN state = 'FAILED' THEN 1 ELSE 0 END",
-    # The last attempt ended the message, unless it was cancelled, replaced or expired.
-    "retried": "greatest(attempts - CASE WHEN state IN ('CANCELLED', 'REPLACED', 'EXPIRED') "
-    "THEN 0 ELSE 1 END, 0)",
+    **{
+        state.counter: f"CASE WHEN state = '{state}' THEN 1 ELSE 0 END"
+        for state in counted_in("rollup")
+    },
+    "retried": f"greatest(attempts - CASE WHEN {_OF_ATTEMPT} THEN 1 ELSE 0 END, 0)",
 }
 
 
@@ -43,7 +47,7 @@ TIMES = {
         "greatest(enqueued_at, scheduled_at)", "first_read_at", "first_read_at IS NOT NULL"
     ),
     "run": Time(
-        "last_read_at", "archived_at", "last_read_at IS NOT NULL AND state <> 'EXPIRED'", "busy"
+        "last_read_at", "archived_at", f"last_read_at IS NOT NULL AND {_OF_ATTEMPT}", "busy"
     ),
 }
 
