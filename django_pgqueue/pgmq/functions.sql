@@ -16,7 +16,7 @@ BEGIN
         CREATE TYPE pgmq._delivery AS (
             note text, id bigint, read_ct integer, read_at bigint, body jsonb, headers jsonb,
             enqueued_at timestamptz, priority smallint, group_key text, attempts integer, vt bigint,
-            first_read_at bigint, expires_at bigint
+            first_read_at bigint, expires_at bigint, scheduled_at timestamptz
         );
     END IF;
 END
@@ -401,19 +401,15 @@ $$;
 -- ------------------------------------------------------------------ read
 
 -- Returns whether there are due messages, expired leases or rechecks: then a read that takes only
--- ready messages would miss some, or take them in the wrong order.
+-- ready messages would miss some, or take them in the wrong order. _take pins its plans.
 CREATE OR REPLACE FUNCTION pgmq._due(queue_id integer, clock timestamptz) RETURNS boolean
-LANGUAGE plpgsql {pinned} AS $$
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
-    PERFORM FROM pgqueue_deferred WHERE queue_id = $1 AND vt <= $2 ORDER BY vt LIMIT 1;
-    IF NOT FOUND THEN
-        PERFORM FROM pgqueue_lease WHERE queue_id = $1 AND vt <= $2 ORDER BY vt LIMIT 1;
-    END IF;
-    IF NOT FOUND THEN
-        PERFORM FROM pgqueue_recheck WHERE queue_id = $1 ORDER BY id LIMIT 1;
-    END IF;
-    RETURN FOUND;
+    RETURN coalesce(
+        (SELECT true FROM pgqueue_deferred WHERE queue_id = $1 AND vt <= $2 ORDER BY vt LIMIT 1),
+        (SELECT true FROM pgqueue_lease WHERE queue_id = $1 AND vt <= $2 ORDER BY vt LIMIT 1),
+        (SELECT true FROM pgqueue_recheck WHERE queue_id = $1 ORDER BY id LIMIT 1), false);
 END
 $$;
 
@@ -454,12 +450,14 @@ DECLARE
     late bigint[];
     archived bigint[];
 BEGIN
-    EXECUTE format(
-        'SELECT array_agg(t.id) FROM unnest($1) t CROSS JOIN LATERAL (
-             SELECT FROM pgqueue_message_q%s m
-             WHERE m.id = t.id AND m.enqueued_at = t.enqueued_at
-               AND m.expires_at::timestamptz <= $2 OFFSET 0) m', q.id)
-    INTO late USING taken, clock;
+    IF cardinality(taken) > 0 THEN
+        EXECUTE format(
+            'SELECT array_agg(t.id) FROM unnest($1) t CROSS JOIN LATERAL (
+                 SELECT FROM pgqueue_message_q%s m
+                 WHERE m.id = t.id AND m.enqueued_at = t.enqueued_at
+                   AND m.expires_at::timestamptz <= $2 OFFSET 0) m', q.id)
+        INTO late USING taken, clock;
+    END IF;
     IF late IS NULL THEN
         RETURN taken;
     END IF;
@@ -472,6 +470,54 @@ BEGIN
          WHERE id = ANY($2) AND id <> ALL($3)', q.id)
     USING taken, late, archived;
     RETURN ARRAY(SELECT t FROM unnest(taken) t WHERE t.id <> ALL(late) ORDER BY -t.priority, t.id);
+END
+$$;
+
+-- Ends the messages that a read found without deliveries left, and sets back those that are not
+-- heads of their groups. Returns whether it changed any: then the read has to be repeated.
+CREATE OR REPLACE FUNCTION pgmq._act_on_notes(
+    q pgmq._opened, found_ pgmq._delivery[], clock timestamptz
+) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    ids bigint[];
+    read_cts integer[];
+    read_ats bigint[];
+BEGIN
+    SELECT array_agg(f.id), array_agg(f.read_ct), array_agg(f.read_at) INTO ids, read_cts, read_ats
+    FROM unnest(found_) f WHERE f.note = 'exhausted';
+    IF ids IS NOT NULL AND q.dead_id IS NULL THEN
+        PERFORM pgmq._fail(
+            q.id, p_ids => ids, p_read_cts => read_cts, p_read_ats => read_ats, p_ran => 0);
+    ELSIF ids IS NOT NULL THEN
+        PERFORM pgmq._dead_letter(
+            q.id, q.dead_id, p_ids => ids, p_read_cts => read_cts, p_read_ats => read_ats,
+            p_ran => 0, p_source => q.name, p_reason => 'max_deliveries');
+    END IF;
+    IF EXISTS (SELECT FROM unnest(found_) f WHERE f.note = 'blocked') THEN
+        PERFORM FROM pgmq._set_back(q.id, 1000, clock);
+        RETURN FOUND OR ids IS NOT NULL;
+    END IF;
+    RETURN ids IS NOT NULL;
+END
+$$;
+
+-- Leases up to qty messages from the start of the queue. The result also has rows with notes.
+CREATE OR REPLACE FUNCTION pgmq._sweep(
+    q pgmq._opened, lease interval, qty bigint, conditional jsonb, heed boolean, clock timestamptz
+) RETURNS pgmq._delivery[] LANGUAGE plpgsql AS $$
+BEGIN
+    IF q.is_limited THEN
+        RETURN ARRAY(SELECT r FROM pgmq._read_limited(
+            q.id, p_qty => qty, p_vt => lease, p_heed => heed, p_conditional => conditional,
+            p_max_deliveries => q.max_deliveries, p_clock => clock) r);
+    ELSIF conditional IS NULL THEN
+        RETURN ARRAY(SELECT r FROM pgmq._read_due(
+            q.id, p_qty => qty, p_vt => lease, p_heed => heed,
+            p_max_deliveries => q.max_deliveries, p_clock => clock) r);
+    END IF;
+    RETURN ARRAY(SELECT r FROM pgmq._read_matching(
+        q.id, p_qty => qty, p_vt => lease, p_heed => heed, p_conditional => conditional,
+        p_max_deliveries => q.max_deliveries, p_clock => clock) r);
 END
 $$;
 
@@ -488,17 +534,12 @@ DECLARE
     lease interval := greatest(make_interval(secs => $2), '1 microsecond');
     most bigint := coalesce(qty, 9223372036854775807);
     taken pgmq._delivery[] := '{}';
+    found_ pgmq._delivery[];
+    leased pgmq._delivery[];
+    in_time pgmq._delivery[];
     heed boolean := true;
     rechecks_left boolean := false;
-    again boolean;
-    recheck boolean;
-    blocked boolean;
-    before integer;
-    found_ integer;
-    r record;
-    ended bigint[];
-    read_cts integer[];
-    read_ats bigint[];
+    again boolean := true;
 BEGIN
     IF conditional IS NULL AND NOT q.is_limited THEN
         IF most >= 16 THEN
@@ -514,88 +555,33 @@ BEGIN
             taken := ARRAY(SELECT t FROM pgmq._read_batch(
                 q.id, p_qty => qty, p_vt => lease, p_clock => clock) t ORDER BY -t.priority, t.id);
         END IF;
-    END IF;
-    IF cardinality(taken) < most
-       AND (conditional IS NOT NULL OR q.is_limited OR pgmq._due(q.id, clock)) THEN
-        WHILE cardinality(taken) < most LOOP
-            again := false;
-            recheck := false;
-            blocked := false;
-            before := cardinality(taken);
-            ended := NULL;
-            read_cts := NULL;
-            read_ats := NULL;
-            FOR r IN
-                SELECT * FROM pgmq._read_due(
-                    q.id, p_qty => most - cardinality(taken), p_vt => lease, p_heed => heed,
-                    p_max_deliveries => q.max_deliveries, p_clock => clock)
-                WHERE conditional IS NULL AND NOT q.is_limited
-                UNION ALL
-                SELECT * FROM pgmq._read_matching(
-                    q.id, p_qty => most - cardinality(taken), p_vt => lease, p_heed => heed,
-                    p_conditional => conditional, p_max_deliveries => q.max_deliveries, p_clock => clock)
-                WHERE conditional IS NOT NULL AND NOT q.is_limited
-                UNION ALL
-                SELECT * FROM pgmq._read_limited(
-                    q.id, p_qty => most - cardinality(taken), p_vt => lease, p_heed => heed,
-                    p_conditional => conditional, p_max_deliveries => q.max_deliveries, p_clock => clock)
-                WHERE q.is_limited
-            LOOP
-                IF r.note IS NULL THEN
-                    taken := taken || ROW(
-                        r.note, r.id, r.read_ct, r.read_at, NULL, NULL, r.enqueued_at, r.priority,
-                        r.group_key, r.attempts, r.vt, r.first_read_at, NULL)::pgmq._delivery;
-                ELSIF r.note = 'exhausted' THEN
-                    ended := ended || r.id;
-                    read_cts := read_cts || r.read_ct;
-                    read_ats := read_ats || r.read_at;
-                ELSIF r.note = 'blocked' THEN
-                    blocked := true;
-                ELSE
-                    recheck := true;
-                END IF;
-            END LOOP;
-            IF cardinality(taken) > before THEN
-                found_ := cardinality(taken);
-                taken := taken[:before] || pgmq._in_time(q, taken[before + 1:], clock);
-                again := cardinality(taken) < found_;
-            END IF;
-            IF ended IS NOT NULL THEN
-                again := true;
-                IF q.dead_id IS NULL THEN
-                    PERFORM pgmq._fail(q.id, p_ids => ended, p_read_cts => read_cts,
-                                       p_read_ats => read_ats, p_ran => 0);
-                ELSE
-                    PERFORM pgmq._dead_letter(
-                        q.id, q.dead_id, p_ids => ended, p_read_cts => read_cts,
-                        p_read_ats => read_ats, p_ran => 0, p_source => q.name,
-                        p_reason => 'max_deliveries');
-                END IF;
-            END IF;
-            IF blocked THEN
-                PERFORM FROM pgmq._set_back(q.id, 1000, clock);
-                again := again OR FOUND;
-            END IF;
-            -- A read that has enough messages needs no heads: the next read finds the rechecks.
-            EXIT WHEN cardinality(taken) >= most;
-            IF recheck THEN
-                rechecks_left := pgmq._promote_some(q.id, most - cardinality(taken), clock);
-                heed := false;
-                again := true;
-            ELSIF NOT again AND rechecks_left THEN
-                rechecks_left := false;
-                heed := true;
-                again := true;
-            END IF;
-            EXIT WHEN NOT again;
-        END LOOP;
-        taken := ARRAY(SELECT t FROM unnest(taken) t ORDER BY -t.priority, t.id);
-        IF $2 IS NULL THEN
-            DELETE FROM pgqueue_deferred
-            WHERE id = ANY(ARRAY(SELECT t.id FROM unnest(taken) t)) AND queue_id + 0 = q.id;
+        IF cardinality(taken) >= most OR NOT pgmq._due(q.id, clock) THEN
+            RETURN taken;
         END IF;
     END IF;
-    RETURN taken;
+    WHILE again AND cardinality(taken) < most LOOP
+        found_ := pgmq._sweep(q, lease, most - cardinality(taken), conditional, heed, clock);
+        leased := ARRAY(SELECT f FROM unnest(found_) f WHERE f.note IS NULL);
+        in_time := pgmq._in_time(q, leased, clock);
+        taken := taken || in_time;
+        again := pgmq._act_on_notes(q, found_, clock) OR cardinality(in_time) < cardinality(leased);
+        -- A read that has enough messages needs no heads: the next read finds the rechecks.
+        EXIT WHEN cardinality(taken) >= most;
+        IF EXISTS (SELECT FROM unnest(found_) f WHERE f.note = 'recheck') THEN
+            rechecks_left := pgmq._promote_some(q.id, most - cardinality(taken), clock);
+            heed := false;
+            again := true;
+        ELSIF NOT again AND rechecks_left THEN
+            rechecks_left := false;
+            heed := true;
+            again := true;
+        END IF;
+    END LOOP;
+    IF $2 IS NULL THEN
+        DELETE FROM pgqueue_deferred
+        WHERE id = ANY(ARRAY(SELECT t.id FROM unnest(taken) t)) AND queue_id + 0 = q.id;
+    END IF;
+    RETURN ARRAY(SELECT t FROM unnest(taken) t ORDER BY -t.priority, t.id);
 END
 $$;
 
@@ -632,7 +618,7 @@ BEGIN
                     m.body::jsonb, m.headers::jsonb
              FROM unnest($2) WITH ORDINALITY AS t
                  (note, id, read_ct, read_at, body, headers, enqueued_at, priority, group_key,
-                  attempts, vt, first_read_at, expires_at, place) ' ||
+                  attempts, vt, first_read_at, expires_at, scheduled_at, place) ' ||
             CASE WHEN popped THEN 'JOIN m USING (id)' ELSE
                 'CROSS JOIN LATERAL (
                      SELECT body, headers FROM %s m
@@ -876,7 +862,7 @@ BEGIN
         found_ := ARRAY(
             SELECT ROW(NULL, id, read_ct, (extract(epoch FROM last_read_at) * 1000000)::bigint, NULL,
                        NULL, enqueued_at, priority, group_key, attempts,
-                       (extract(epoch FROM l.vt) * 1000000)::bigint, NULL, NULL)::pgmq._delivery
+                       (extract(epoch FROM l.vt) * 1000000)::bigint, NULL, NULL, NULL)::pgmq._delivery
             FROM (
                 SELECT id, read_ct, last_read_at, enqueued_at, priority, group_key, attempts, d.vt
                 FROM pgqueue_deferred d WHERE id = ANY(done) AND queue_id + 0 = q.id

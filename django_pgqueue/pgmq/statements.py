@@ -42,11 +42,6 @@ _TYPES = {
 }
 _ID = "TABLE (id bigint)"
 _DELIVERY = "SETOF pgmq._delivery"
-_READ = (
-    "TABLE (note text, id bigint, read_ct integer, read_at bigint, body jsonb, headers jsonb, "
-    "enqueued_at timestamptz, priority smallint, group_key text, attempts integer, vt bigint, "
-    "first_read_at bigint, expires_at bigint, scheduled_at timestamptz)"
-)
 
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 _CLOCK = "statement_timestamp()"
@@ -75,7 +70,7 @@ class Function:
 # Leaves bodies, expiry and rechecks out of a read: functions.sql looks them up itself, bodies and
 # expiry only for leased messages.
 _NO_BODIES = {
-    "read/turn": "",
+    "read/turn": ", NULL::timestamptz",
     "read/recheck": "",
     "read/note": "NULL::text",
     "read/expires_at": "NULL::bigint",
@@ -106,12 +101,12 @@ FUNCTIONS = (
             ("take_ready", "leased AS (SELECT)", {"batched": "false", "vt": "interval '0'"}),
         )
     ),
-    Function("read_due", "read/read", _READ, names=_NO_BODIES | _ANY_BODY),
-    Function("read_matching", "read/read", _READ, names={**_NO_BODIES, "any_body": "false"}),
+    Function("read_due", "read/read", _DELIVERY, names=_NO_BODIES | _ANY_BODY),
+    Function("read_matching", "read/read", _DELIVERY, names={**_NO_BODIES, "any_body": "false"}),
     Function(
         "read_limited",
         "read/read",
-        _READ,
+        _DELIVERY,
         names={
             **_NO_BODIES,
             "any_body": "(%(conditional)s::jsonb IS NULL)",
@@ -119,7 +114,12 @@ FUNCTIONS = (
         },
     ),
     Function("heads_needed", "read/heads_needed", "TABLE (heads integer)"),
-    Function("follow", "read/follow", _DELIVERY, names=_NO_BODIES),
+    Function(
+        "follow",
+        "read/follow",
+        _DELIVERY,
+        names={**_NO_BODIES, "read/expires_at": "NULL::bigint, NULL::timestamptz"},
+    ),
     Function(
         "promote",
         "groups/promote",
