@@ -506,13 +506,17 @@ CREATE OR REPLACE FUNCTION pgmq._sweep(
     q pgmq._opened, lease interval, qty bigint, conditional jsonb, heed boolean, clock timestamptz
 ) RETURNS pgmq._delivery[] LANGUAGE plpgsql AS $$
 BEGIN
-    IF q.is_limited THEN
+    IF conditional IS NULL AND q.is_limited THEN
         RETURN ARRAY(SELECT r FROM pgmq._read_limited(
-            q.id, p_qty => qty, p_vt => lease, p_heed => heed, p_conditional => conditional,
+            q.id, p_qty => qty, p_vt => lease, p_heed => heed,
             p_max_deliveries => q.max_deliveries, p_clock => clock) r);
     ELSIF conditional IS NULL THEN
         RETURN ARRAY(SELECT r FROM pgmq._read_due(
             q.id, p_qty => qty, p_vt => lease, p_heed => heed,
+            p_max_deliveries => q.max_deliveries, p_clock => clock) r);
+    ELSIF q.is_limited THEN
+        RETURN ARRAY(SELECT r FROM pgmq._read_limited_matching(
+            q.id, p_qty => qty, p_vt => lease, p_heed => heed, p_conditional => conditional,
             p_max_deliveries => q.max_deliveries, p_clock => clock) r);
     END IF;
     RETURN ARRAY(SELECT r FROM pgmq._read_matching(

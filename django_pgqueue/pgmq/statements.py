@@ -79,6 +79,8 @@ _NO_BODIES = {
 }
 _NO_FENCE = {"settle/fence": Part("settle/chosen")}
 _ANY_BODY = {"any_body": "true", "message": "(SELECT NULL::bigint AS id, NULL::jsonb AS body)"}
+_MATCHING = {"any_body": "false"}
+_LIMITS = limit_names(whole=True, slots=True, rate=True)
 _DEAD = {"dead_message": "pgqueue_message_q%2$s", "dead_queue_id": "%2$s"}
 
 # Reads from the start of the queue, not from the last message that this session took.
@@ -101,17 +103,14 @@ FUNCTIONS = (
             ("take_ready", "leased AS (SELECT)", {"batched": "false", "vt": "interval '0'"}),
         )
     ),
-    Function("read_due", "read/read", _DELIVERY, names=_NO_BODIES | _ANY_BODY),
-    Function("read_matching", "read/read", _DELIVERY, names={**_NO_BODIES, "any_body": "false"}),
-    Function(
-        "read_limited",
-        "read/read",
-        _DELIVERY,
-        names={
-            **_NO_BODIES,
-            "any_body": "(%(conditional)s::jsonb IS NULL)",
-            **limit_names(whole=True, slots=True, rate=True),
-        },
+    *(
+        Function(name, "read/read", _DELIVERY, names=_NO_BODIES | condition | limits)
+        for name, condition, limits in (
+            ("read_due", _ANY_BODY, {}),
+            ("read_matching", _MATCHING, {}),
+            ("read_limited", _ANY_BODY, _LIMITS),
+            ("read_limited_matching", _MATCHING, _LIMITS),
+        )
     ),
     Function("heads_needed", "read/heads_needed", "TABLE (heads integer)"),
     Function(

@@ -576,6 +576,31 @@ def test_plans_made_on_small_tables_are_good_on_full_ones(made, mode, table):
         assert found, text
 
 
+LIMITED = ["read('orders', 0, 1)", "read('orders', 0, 5, '1')", "read_grouped('orders', 0, 5)"]
+
+
+@pytest.mark.parametrize("mode", ["auto", "force_generic_plan"])
+@pytest.mark.parametrize("limits", [{"limit": 1000}, {"group_limit": 2}], ids=str)
+def test_plans_of_a_queue_with_limits_made_on_small_tables_are_good_on_full_ones(
+    made, mode, limits
+):
+    Queue.objects.filter(name="orders").update(**limits, max_deliveries=100)
+    run_sql(f"SET LOCAL plan_cache_mode = {mode}")
+    made("send('orders', '1')")
+    for text in LIMITED:
+        for _ in range(7):  # from the sixth on, PostgreSQL may keep a plan
+            assert made(text)
+    made("send_batch('orders', array_fill('1'::jsonb, ARRAY[10000]))")
+    queue("mails").send_batch([1] * 10_000)
+    for group in range(20):
+        queue("orders").send_batch([1] * 100, group=str(group))
+
+    for text in LIMITED:
+        before = rows_read()
+        assert made(text)
+        assert rows_read() - before < 1000, text
+
+
 # Supabase's schema pgmq_public: wrappers with an empty search path, which name each argument.
 
 WRAPPERS = {
