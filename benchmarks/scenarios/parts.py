@@ -1,13 +1,17 @@
 """The time of each layer for one message: the same work with one more layer each time.
 
-Without fsync, which would hide the rest; the last line includes it.
+Without fsync, which would hide the rest; the last line includes it. The last scenario compares the
+statement of a read with a PL/pgSQL function that contains it.
 """
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -16,6 +20,8 @@ from django.db import connection
 from benchmarks import database
 from benchmarks.peers import bare, ours, ours_bare
 from benchmarks.scenarios import Measure, scenario
+from django_pgqueue.bare import BareRunner
+from django_pgqueue.engine.runner import Rows
 
 NO_FSYNC = "SET synchronous_commit = off"
 
@@ -108,3 +114,79 @@ def parts_read(bench: Any) -> dict[str, Measure]:
         "ours": partial(measured, without_fsync, queues),
         "ours, fsync": partial(measured, microseconds, queues),
     }
+
+
+# The parameters and columns of read_ready.sql.
+PARAMETERS = {
+    "after": "bigint", "batched": "boolean", "due_after": "float8", "process_id": "integer",
+    "qty": "bigint", "rank": "smallint", "rechecked": "bigint", "vt": "interval",
+}  # fmt: skip
+COLUMNS = (
+    "note text, id bigint, read_ct integer, read_at bigint, body jsonb, headers jsonb, "
+    "enqueued_at timestamptz, priority smallint, group_key text, attempts integer, vt bigint, "
+    "first_read_at bigint, expires_at bigint, scheduled_at timestamptz, turn bigint"
+)
+
+
+class FunctionRunner(BareRunner):
+    """Reads behind the position by a function of the server, which keeps its plan."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        super().__init__(connection)
+        self.calls: dict[str, str] = {}
+
+    def run(self, text: str, params: Mapping[str, Any] | None = None) -> Rows:
+        if params and "after" in params:
+            text = self.calls.get(text) or self.make(text)
+        return super().run(text, params)
+
+    def make(self, text: str) -> str:
+        """Make a temporary function of a statement. Returns the statement that calls it."""
+        name = f"pg_temp.read_{len(self.calls)}"
+        body = re.sub(r"%\((\w+)\)s", r"p_\1", text)
+        declared = ", ".join(f"p_{each} {kind}" for each, kind in PARAMETERS.items())
+        self.session.execute(
+            f"CREATE FUNCTION {name}({declared}) RETURNS TABLE ({COLUMNS}) LANGUAGE plpgsql "
+            f"AS $$\n#variable_conflict use_column\nBEGIN RETURN QUERY {body}; END $$"
+        )
+        given = ", ".join(f"%({each})s::{kind}" for each, kind in PARAMETERS.items())
+        self.calls[text] = f"SELECT * FROM {name}({given})"
+        return self.calls[text]
+
+
+def processor_time(queues: ours_bare.Queues, step: Callable[[], int], repeats: int) -> list[float]:
+    """Microseconds of the server's and of this process's processor time per message."""
+    stat = Path(f"/proc/{queues.connection.info.backend_pid}/schedstat")
+    count, server, client = 0, int(stat.read_text().split()[0]), time.process_time()
+    for _ in range(repeats):
+        count += step()
+    server = int(stat.read_text().split()[0]) - server
+    return [server / 1e3 / count, (time.process_time() - client) * 1e6 / count]
+
+
+@scenario(
+    "Read and archive: the processor time of a statement, and of a function that contains it",
+    unit="µs a message, server, 1",
+    baseline="a statement",
+)
+def parts_function(bench: Any) -> dict[str, Measure]:
+    repeats = {1: bench.amount(500, 5000), 100: bench.amount(50, 200)}
+    owner, name = bench.queue("ours")
+
+    def measured(is_function: bool) -> dict[str, float]:
+        queues = bare_queues(psycopg.Cursor)
+        if is_function:
+            queues.opened[name] = replace(
+                queues.open(name), runner=FunctionRunner(queues.connection)
+            )
+        found: dict[str, float] = {}
+        for qty, times in repeats.items():
+            owner.fill(name, bench.payload.bodies, (times + 20) * qty)
+            for _ in range(20):  # until the plans are kept
+                queues.cycle(name, qty)
+            took = processor_time(queues, partial(queues.cycle, name, qty), times)
+            for side, each in zip(("server", "client"), took, strict=True):
+                found[f"µs a message, {side}, {qty}"] = each
+        return found
+
+    return {"a statement": partial(measured, False), "a function": partial(measured, True)}
