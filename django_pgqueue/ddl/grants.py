@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from django_pgqueue.ddl import planting
+from django_pgqueue.engine.columns import COLUMNS
 from django_pgqueue.engine.names import PARENTS
 
 __all__ = ["INHERITED", "KINDS", "copy", "extend", "inherit", "role_exists", "statements"]
@@ -18,10 +19,7 @@ __all__ = ["INHERITED", "KINDS", "copy", "extend", "inherit", "role_exists", "st
 _KEPT = "SELECT, INSERT, UPDATE, DELETE"
 
 # The columns that a sender writes: without enqueued_at, so that no sender can backdate a message.
-_SENT = (
-    "INSERT (id, failure, queue_id, source_id, scheduled_at, expires_at, priority, group_key, "
-    "unique_key, headers, body)"
-)
+_SENT = f"INSERT ({', '.join(each.name for each in COLUMNS if each.set_by != 'server')})"
 
 # The rights of each kind of role, by table name without its prefix. Triggers run with the rights of
 # the role whose statement fires them, so a sender needs rights on the live tables.

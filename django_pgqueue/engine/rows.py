@@ -33,18 +33,19 @@ class Delivery(NamedTuple):
     read_ct: int
     #: When the message was read. Together with ``read_ct`` it identifies the delivery.
     read_at: int
-    body: str | None
-    headers: str | None
     enqueued_at: dt.datetime
     priority: int
     group_key: str | None
     attempts: int
     vt: int
     first_read_at: int | None
+    # The columns of columns.py with ``read``, in the same order.
+    body: str | None
+    headers: str | None
+    #: The end of the delay that the sender asked for.
+    scheduled_at: dt.datetime | None
     #: When the message expires.
-    expires_at: int | None = None
-    #: The end of the delay that the sender asked for. Only some statements return it.
-    scheduled_at: dt.datetime | None = None
+    expires_at: int | None
     #: The message's turn among ready messages. Only read_ready.sql returns it.
     turn: int = 0
     #: The batch that shares one lease row with this message, if any.

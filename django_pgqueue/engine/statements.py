@@ -3,7 +3,8 @@
 ``%(name)s`` is a parameter. ``{message}`` and ``{archive}`` are the tables of one queue, named by
 :mod:`django_pgqueue.ddl`. ``{settle/fence}`` includes another file; ``{places/due}`` includes a
 part of ``places.sql``, the lines after ``-- {places/due}``. In parts that several statements
-include, ``{of}`` is the queue's id, or an SQL expression for it.
+include, ``{of}`` is the queue's id, or an SQL expression for it. ``{kept_columns}`` and other lists
+of a message's columns are in :mod:`.columns`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from importlib.resources import files
 
+from django_pgqueue.engine.columns import PLACEHOLDERS
 from django_pgqueue.engine.names import table_names
 
 __all__ = ["Part", "compose", "load", "render", "unflushed"]
@@ -24,6 +26,7 @@ _HEADING = re.compile(r"^-- \{([\w/]+)\}.*\n(?:--.*\n)*", re.MULTILINE)
 
 # Values of placeholders that a caller did not name.
 _DEFAULTS = {
+    **PLACEHOLDERS,
     "own_transaction": "false",
     "expires_at": "",
     "expires": "",

@@ -12,11 +12,10 @@ BEGIN
             id integer, name text, base bigint, max_deliveries integer, dead_id integer,
             is_limited boolean
         );
-        -- A row that engine/read/read.sql returns.
+        -- A row that engine/read/read.sql returns, without the columns of the message itself.
         CREATE TYPE pgmq._delivery AS (
-            note text, id bigint, read_ct integer, read_at bigint, body jsonb, headers jsonb,
-            enqueued_at timestamptz, priority smallint, group_key text, attempts integer, vt bigint,
-            first_read_at bigint, expires_at bigint, scheduled_at timestamptz
+            note text, id bigint, read_ct integer, read_at bigint, enqueued_at timestamptz,
+            priority smallint, group_key text, attempts integer, vt bigint, first_read_at bigint
         );
     END IF;
 END
@@ -620,15 +619,13 @@ BEGIN
                     CASE WHEN t.read_ct > $3 THEN to_timestamp(t.read_at / 1e6::float8) END,
                     to_timestamp(CASE $3 WHEN 1 THEN t.read_at ELSE t.vt END / 1e6::float8),
                     m.body::jsonb, m.headers::jsonb
-             FROM unnest($2) WITH ORDINALITY AS t
-                 (note, id, read_ct, read_at, body, headers, enqueued_at, priority, group_key,
-                  attempts, vt, first_read_at, expires_at, scheduled_at, place) ' ||
+             FROM unnest($2) WITH ORDINALITY AS t ' ||
             CASE WHEN popped THEN 'JOIN m USING (id)' ELSE
                 'CROSS JOIN LATERAL (
                      SELECT body, headers FROM %s m
                      WHERE m.id = t.id AND m.enqueued_at = t.enqueued_at
                        AND (m.expires_at::timestamptz <= $4) IS NOT TRUE OFFSET 0) m' END ||
-            ' ORDER BY t.place', own)
+            ' ORDER BY t.ordinality', own)
         USING q.base, taken, popped::integer, clock;
     END IF;
 END
@@ -864,9 +861,9 @@ DECLARE
 BEGIN
     LOOP
         found_ := ARRAY(
-            SELECT ROW(NULL, id, read_ct, (extract(epoch FROM last_read_at) * 1000000)::bigint, NULL,
-                       NULL, enqueued_at, priority, group_key, attempts,
-                       (extract(epoch FROM l.vt) * 1000000)::bigint, NULL, NULL, NULL)::pgmq._delivery
+            SELECT ROW(NULL, id, read_ct, (extract(epoch FROM last_read_at) * 1000000)::bigint,
+                       enqueued_at, priority, group_key, attempts,
+                       (extract(epoch FROM l.vt) * 1000000)::bigint, NULL)::pgmq._delivery
             FROM (
                 SELECT id, read_ct, last_read_at, enqueued_at, priority, group_key, attempts, d.vt
                 FROM pgqueue_deferred d WHERE id = ANY(done) AND queue_id + 0 = q.id

@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from django_pgqueue.engine.columns import COMMON
 from django_pgqueue.engine.read.reading import limit_names
 from django_pgqueue.engine.statements import Part, render
 
@@ -33,13 +34,12 @@ _TYPES = {
         "integer[]": "read_cts",
         "interval": "after vt",
         "jsonb": "bodies body conditional headers",
-        "smallint": "priority",
         "text": "reason source state",
         "text[]": "errors passed results",
         "timestamptz": "at",
     }.items()
     for name in names.split()
-}
+} | {column.name: column.type for column in COMMON}
 _ID = "TABLE (id bigint)"
 _DELIVERY = "SETOF pgmq._delivery"
 
@@ -70,12 +70,12 @@ class Function:
 # Leaves bodies, expiry and rechecks out of a read: functions.sql looks them up itself, bodies and
 # expiry only for leased messages.
 _NO_BODIES = {
-    "read/turn": ", NULL::timestamptz",
+    "read_columns": "",
+    "no_columns": "",
+    "read/turn": "",
     "read/recheck": "",
     "read/note": "NULL::text",
-    "read/expires_at": "NULL::bigint",
-    "read/bodies": "CROSS JOIN (SELECT NULL::jsonb AS body, NULL::jsonb AS headers, "
-    "NULL::timestamptz AS scheduled_at) m",
+    "read/bodies": "",
 }
 _NO_FENCE = {"settle/fence": Part("settle/chosen")}
 _ANY_BODY = {"any_body": "true", "message": "(SELECT NULL::bigint AS id, NULL::jsonb AS body)"}
@@ -113,12 +113,7 @@ FUNCTIONS = (
         )
     ),
     Function("heads_needed", "read/heads_needed", "TABLE (heads integer)"),
-    Function(
-        "follow",
-        "read/follow",
-        _DELIVERY,
-        names={**_NO_BODIES, "read/expires_at": "NULL::bigint, NULL::timestamptz"},
-    ),
+    Function("follow", "read/follow", _DELIVERY, names=_NO_BODIES),
     Function(
         "promote",
         "groups/promote",

@@ -71,9 +71,9 @@ noted AS (
     ON CONFLICT (queue_id, group_key, slot) DO UPDATE SET followers = excluded.followers
 )
 SELECT {read/note}, t.id, t.read_ct, (extract(epoch FROM t.last_read_at) * 1000000::numeric)::bigint,
-       m.body, m.headers, t.enqueued_at, t.priority, t.group_key, t.attempts,
+       t.enqueued_at, t.priority, t.group_key, t.attempts,
        (extract(epoch FROM t.vt) * 1000000::numeric)::bigint,
-       (extract(epoch FROM t.first_read_at) * 1000000::numeric)::bigint, {read/expires_at}
+       (extract(epoch FROM t.first_read_at) * 1000000::numeric)::bigint{read_columns}
 FROM leased t {read/bodies}
 WHERE {leases/unflushed}
 ORDER BY array_position(ARRAY(SELECT id FROM wanted), t.id)

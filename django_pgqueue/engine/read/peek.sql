@@ -45,8 +45,8 @@ found AS (
         UNION ALL SELECT * FROM fresh UNION ALL SELECT * FROM headless) f
     WHERE open
 )
-SELECT NULL::text, t.id, t.read_ct, 0, m.body, m.headers, t.enqueued_at, t.priority, t.group_key,
+SELECT NULL::text, t.id, t.read_ct, 0, t.enqueued_at, t.priority, t.group_key,
        t.attempts, (extract(epoch FROM t.vt) * 1000000::numeric)::bigint,
-       (extract(epoch FROM t.first_read_at) * 1000000::numeric)::bigint, {read/expires_at}
+       (extract(epoch FROM t.first_read_at) * 1000000::numeric)::bigint{read_columns}
 FROM found t {read/bodies}
 ORDER BY t.place

@@ -95,9 +95,9 @@ found AS (
     ORDER BY rank, number, id
     LIMIT (SELECT %(qty)s::bigint)
 )
-SELECT NULL::text, t.id, t.read_ct, 0, m.body, m.headers, t.enqueued_at, t.priority, t.group_key,
+SELECT NULL::text, t.id, t.read_ct, 0, t.enqueued_at, t.priority, t.group_key,
        t.attempts, (extract(epoch FROM t.vt) * 1000000::numeric)::bigint,
-       (extract(epoch FROM t.first_read_at) * 1000000::numeric)::bigint, {read/expires_at},
+       (extract(epoch FROM t.first_read_at) * 1000000::numeric)::bigint{read_columns},
        t.reason, t.until
 FROM found t {read/bodies}
 ORDER BY t.place

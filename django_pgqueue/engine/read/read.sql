@@ -113,21 +113,20 @@ taken AS (
 )
 SELECT {read/note}, t.id, t.read_ct,
        (extract(epoch FROM statement_timestamp()) * 1000000::numeric)::bigint,
-       m.body, m.headers, t.enqueued_at, t.priority, t.group_key, t.attempts,
+       t.enqueued_at, t.priority, t.group_key, t.attempts,
        (extract(epoch FROM t.vt) * 1000000::numeric)::bigint,
-       (extract(epoch FROM t.first_read_at) * 1000000::numeric)::bigint, {read/expires_at},
-       m.scheduled_at
+       (extract(epoch FROM t.first_read_at) * 1000000::numeric)::bigint{read_columns}
 FROM taken t {read/bodies}
 WHERE {leases/unflushed}{admitted}{started}
 UNION ALL
 SELECT CASE WHEN blocked THEN 'blocked' ELSE 'exhausted' END, id, read_ct,
        (extract(epoch FROM last_read_at) * 1000000::numeric)::bigint,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+       NULL, NULL, NULL, NULL, NULL, NULL{no_columns}
 FROM due WHERE exhausted OR blocked
 UNION ALL
 SELECT 'exhausted', id, 1, (extract(epoch FROM read_at) * 1000000::numeric)::bigint,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+       NULL, NULL, NULL, NULL, NULL, NULL{no_columns}
 FROM unfolded WHERE chosen AND exhausted
 UNION ALL
-SELECT 'recheck', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT 'recheck', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL{no_columns}
 FROM recheck

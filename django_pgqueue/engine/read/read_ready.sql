@@ -37,9 +37,9 @@ taken AS (
     RETURNING id, turn, enqueued_at, priority, group_key
 ),
 {leased}
-SELECT {read/note}, t.id, 1, now.us, m.body, m.headers, t.enqueued_at, t.priority, t.group_key, 0,
-       now.us + (SELECT (extract(epoch FROM %(vt)s::interval) * 1000000::numeric)::bigint), now.us,
-       {read/expires_at}{read/turn}
+SELECT {read/note}, t.id, 1, now.us, t.enqueued_at, t.priority, t.group_key, 0,
+       now.us + (SELECT (extract(epoch FROM %(vt)s::interval) * 1000000::numeric)::bigint),
+       now.us{read_columns}{read/turn}
 FROM (SELECT (extract(epoch FROM statement_timestamp()) * 1000000::numeric)::bigint AS us) now
 CROSS JOIN taken t {read/bodies}
 WHERE {leases/unflushed}

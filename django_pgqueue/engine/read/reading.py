@@ -98,8 +98,7 @@ def lease(
         process_id: the id of the row of the consumer process that will hold the leases.
         batched: False gives each message a lease of its own, for a caller that settles each in a
             transaction of its own.
-        names: values of placeholders in the statement's text. ``message=`` is the table that bodies
-            are read from, instead of the queue's own.
+        names: values of placeholders in the statement's text, such as ``read_columns=``.
 
     In the result, ``exhausted`` has the receipts of messages that were dead-lettered instead, and
     ``expired`` has the ids of messages that were archived as EXPIRED.

@@ -1,1 +1,1 @@
-, NULL::timestamptz, t.turn
+, t.turn

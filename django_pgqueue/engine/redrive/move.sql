@@ -3,8 +3,8 @@
 WITH {settle/gone},
 moved AS (
     DELETE FROM {message} WHERE id = ANY(ARRAY(SELECT id FROM gone))
-    RETURNING id, priority, group_key, unique_key, headers, body
+    RETURNING id, unique_key, headers, {kept_columns}
 )
-INSERT INTO {target_message} (id, queue_id, priority, group_key, unique_key, headers, body)
-SELECT id, {target_queue_id}, priority, group_key, unique_key, headers, body FROM moved
+INSERT INTO {target_message} (id, queue_id, unique_key, headers, {kept_columns})
+SELECT id, {target_queue_id}, unique_key, headers, {kept_columns} FROM moved
 RETURNING id

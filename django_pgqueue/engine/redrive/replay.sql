@@ -8,10 +8,10 @@ WITH looked AS MATERIALIZED (
     LIMIT (SELECT %(page)s::bigint)
 ),
 picked AS MATERIALIZED (
-    SELECT a.id, m.priority, m.group_key, m.headers, m.body
+    SELECT a.id, m.*
     FROM looked a
     CROSS JOIN LATERAL (
-        SELECT priority, group_key, headers, body FROM {message} m
+        SELECT headers, {kept_columns} FROM {message} m
         WHERE m.id = a.id AND m.enqueued_at = a.enqueued_at OFFSET 0) m
     WHERE a.id <= %(last)s
       AND (%(state)s::text IS NULL OR a.state = %(state)s::text)
@@ -20,11 +20,11 @@ picked AS MATERIALIZED (
     LIMIT %(batch)s
 ),
 sent AS (
-    INSERT INTO {target_message} (queue_id, priority, group_key, headers, body)
-    SELECT {target_queue_id}, priority, group_key,
+    INSERT INTO {target_message} (queue_id, headers, {kept_columns})
+    SELECT {target_queue_id},
            CASE jsonb_typeof(headers) WHEN 'object' THEN headers ELSE '{{}}' END
                || jsonb_build_object('x-replay-of', id),
-           body
+           {kept_columns}
     FROM picked ORDER BY id
     RETURNING 1
 ),

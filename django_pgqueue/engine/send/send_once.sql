@@ -7,12 +7,12 @@ WITH claimed AS MATERIALIZED (
         %(kind)s, %(window)s, %(on_conflict)s, %(max_wait)s)
 ),
 sent AS (
-    INSERT INTO {message} (id, queue_id, scheduled_at, {expires_at}priority, group_key, unique_key,
-                           headers, body)
+    INSERT INTO {message} (id, queue_id, scheduled_at, {expires_at}{common_columns}, group_key,
+                           unique_key, headers, body)
     SELECT id, {queue_id},
            least(coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval), latest),
-           {expires}%(priority)s, %(group)s::text, %(unique)s::text, %(headers)s::jsonb,
-           %(body)s::jsonb
+           {expires}{common_values}, %(group)s::text, %(unique)s::text,
+           %(headers)s::jsonb, %(body)s::jsonb
     FROM claimed WHERE conflict IS DISTINCT FROM 'skipped'
 )
 SELECT id, conflict FROM claimed

@@ -9,6 +9,7 @@ from itertools import compress, islice
 from typing import Any
 
 from django_pgqueue.engine import arguments
+from django_pgqueue.engine.columns import COMMON
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.send.once import claim
 from django_pgqueue.engine.statements import Part, render
@@ -216,7 +217,9 @@ def _copy_rows(
     columns: Mapping[str, Iterable[Any]],
     params: dict[str, Any],
 ) -> None:
-    fixed = {"queue_id": str(queue.id), "priority": str(params["priority"])}
+    common = {column.name: params[column.name] for column in COMMON}
+    fixed = {"queue_id": str(queue.id)}
+    fixed |= {name: _escaped(str(value)) for name, value in common.items() if value is not None}
     if "expires_at" in params:
         [(fixed["expires_at"],)] = queue.run("send/expiry", params)
     start = "\t".join(fixed.values())

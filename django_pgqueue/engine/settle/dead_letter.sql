@@ -7,10 +7,10 @@ WITH gone AS (
 ),
 moved AS (
     DELETE FROM {message} WHERE id = ANY(ARRAY(SELECT id FROM gone))
-    RETURNING id, enqueued_at, priority, group_key, headers, body
+    RETURNING id, enqueued_at, headers, {kept_columns}
 )
-INSERT INTO {dead_message} (id, queue_id, priority, group_key, failure, source_id, headers, body)
-SELECT m.id, {dead_queue_id}, m.priority, m.group_key, {errors/kind}, {queue_id},
+INSERT INTO {dead_message} (id, queue_id, failure, source_id, headers, {kept_columns})
+SELECT m.id, {dead_queue_id}, {errors/kind}, {queue_id},
        CASE jsonb_typeof(m.headers) WHEN 'object' THEN m.headers ELSE '{{}}' END
            || jsonb_build_object('x-dead-letter', jsonb_build_object(
            'source', %(source)s::text,
@@ -23,7 +23,7 @@ SELECT m.id, {dead_queue_id}, m.priority, m.group_key, {errors/kind}, {queue_id}
            -- The sender may have written any value into the header: none may raise an error.
            'count', 1 + CASE jsonb_typeof(m.headers #> '{{x-dead-letter,count}}')
                WHEN 'number' THEN (m.headers #> '{{x-dead-letter,count}}')::numeric ELSE 0 END)),
-       m.body
+       {kept_columns}
 FROM moved m JOIN gone ON gone.id = m.id
 CROSS JOIN LATERAL (SELECT {settle/error} AS text OFFSET 0) e
 RETURNING id
