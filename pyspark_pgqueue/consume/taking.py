@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from django_pgqueue.engine import arguments
+from django_pgqueue.engine.columns import read_columns
 from django_pgqueue.engine.names import own_table, table_names
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.read.grouped import follow
@@ -78,11 +79,8 @@ def take(queue: OpenQueue, vt: dt.timedelta, most: int, most_bytes: int | None =
     FIFO group are leased at once, if none of the group is in flight.
     """
     # Only executors read the bodies. For a limit in bytes, this process reads their sizes.
-    size = "NULL::jsonb" if most_bytes is None else "to_jsonb(octet_length(body::text))"
-    message = (
-        f"(SELECT id, enqueued_at, {size} AS body, NULL::jsonb AS headers, expires_at, "
-        f"scheduled_at FROM {queue.message_table})"
-    )
+    size = "NULL::jsonb" if most_bytes is None else "to_jsonb(octet_length(m.body::text))"
+    columns = read_columns(body=size, headers="NULL::jsonb")
     taken: list[Delivery] = []
     while len(taken) < most:
         size_so_far = sum(int(delivery.body or 0) for delivery in taken)
@@ -92,13 +90,13 @@ def take(queue: OpenQueue, vt: dt.timedelta, most: int, most_bytes: int | None =
                 break
             each = size_so_far / len(taken) if taken else 0
             room = min(room, int((most_bytes - size_so_far) / each) + 1 if each else FIRST_CHUNK)
-        heads = lease(queue, vt=vt, qty=room, batched=False, message=message)
+        heads = lease(queue, vt=vt, qty=room, batched=False, read_columns=columns)
         if not heads:
             break
         taken += heads
         grouped = [head.receipt for head in heads if head.group_key is not None]
         left = room - len(heads)
-        taken += follow(queue, grouped, vt=vt, qty=left, in_rounds=False, message=message)
+        taken += follow(queue, grouped, vt=vt, qty=left, in_rounds=False, read_columns=columns)
     return Taken.of(
         queue.id,
         (delivery.receipt for delivery in taken),

@@ -17,6 +17,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
+from django_pgqueue.engine.columns import KEPT
 from pyspark_pgqueue.errors import InvalidOption, in_one_line
 from pyspark_pgqueue.jobs.progress import Progress, quiet
 from pyspark_pgqueue.lake import reading
@@ -81,12 +82,10 @@ def replay(
         "archive_xid",
         "id",
         "queue",
-        "body",
         "CASE WHEN headers IS NULL OR headers = '{}' THEN '{' "
         "ELSE concat(substr(headers, 1, length(headers) - 1), ', ') END || "
         f'\'"x-replay": {{"id": \' || id || \', "by": "{_plain(name)}"}}}}\' AS headers',
-        "priority",
-        "group_key",
+        *(column.name for column in KEPT),
     )
     return _send(url, rows, to, rate, dry_run, name, ("archive_xid", "id"), progress)
 

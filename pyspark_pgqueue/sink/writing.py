@@ -31,7 +31,7 @@ from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.send.once import claim
 from pyspark_pgqueue.errors import InvalidOption, PipelineError, StagingLost
 from pyspark_pgqueue.source import database
-from pyspark_pgqueue.source.columns import SENT
+from pyspark_pgqueue.source.columns import GIVEN, SENT
 from pyspark_pgqueue.source.landing import Landing
 from pyspark_pgqueue.source.options import Options
 
@@ -107,7 +107,8 @@ class _Writer(Landing):
             until, on_conflict = self.options.until, self.options.on_conflict
             for queue in queues:
                 params = claim(queue.unique_window, "column", until, on_conflict, None, None)
-                connection.execute(SEND_ONCE.format_map(table_names(queue.id)), params)
+                names = {**table_names(queue.id), "given": ", ".join(GIVEN)}
+                connection.execute(SEND_ONCE.format_map(names), params)
         elif queues:
             # With one queue, copy into its own table, whose trigger need not look up the rows'
             # queues.
@@ -148,26 +149,22 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         self._publish(messages, app_id, batchId)
 
 
-ARRIVED = """
+ARRIVED = f"""
 CREATE TEMPORARY TABLE pgqueue_arrived (
     place bigint GENERATED ALWAYS AS IDENTITY,
     queue_id integer,
     delay double precision CHECK (delay < 'Infinity' AND delay > '-Infinity'),
     expires double precision CHECK (expires > 0 AND expires < 'Infinity'),
-    priority smallint DEFAULT 0,
-    group_key text,
-    unique_key text,
-    headers jsonb,
-    body jsonb
-) ON COMMIT DROP
+    {", ".join(f"{name} {kind}" for name, kind in GIVEN.items())}
+) ON COMMIT DROP;
+ALTER TABLE pgqueue_arrived ALTER priority SET DEFAULT 0
 """
 
 # Claims the rows' unique keys, as send_batch does. The trigger of the queue's own table adds the
 # inserted messages to the queue, and wakes consumers.
 SEND_ONCE = """
 WITH arrived AS MATERIALIZED (
-    SELECT row_number() OVER (ORDER BY place) AS place,
-           delay, expires, priority, group_key, unique_key, headers, body
+    SELECT row_number() OVER (ORDER BY place) AS place, delay, expires, {given}
     FROM pgqueue_arrived WHERE queue_id = {queue_id}
 ),
 claimed AS MATERIALIZED (
@@ -180,12 +177,10 @@ claimed AS MATERIALIZED (
         {queue_id}, keys, priorities, groups, %(kind)s, %(window)s::interval, %(on_conflict)s,
         %(max_wait)s) c
 )
-INSERT INTO {message}
-    (id, queue_id, scheduled_at, expires_at, priority, group_key, unique_key, headers, body)
+INSERT INTO {message} (id, queue_id, scheduled_at, expires_at, {given})
 SELECT c.id, {queue_id},
        CASE WHEN delay > 0 THEN statement_timestamp() + delay * interval '1 second' END,
-       statement_timestamp() + expires * interval '1 second',
-       a.priority, a.group_key, a.unique_key, a.headers, a.body
+       statement_timestamp() + expires * interval '1 second', {given}
 FROM arrived a JOIN claimed c USING (place)
 WHERE c.conflict IS DISTINCT FROM 'skipped'
 ORDER BY c.id

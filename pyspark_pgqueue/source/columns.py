@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from django_pgqueue.engine.columns import FROM_SENDER
 from pyspark_pgqueue.errors import InvalidOption
 
 
@@ -22,14 +23,16 @@ class Column:
     sql: str
 
 
+#: By the type of a message's column: its type in Spark, and the type that SQL converts it to.
+_TYPES = {
+    "jsonb": ("string", "::text"),
+    "smallint": ("int", "::integer"),
+    "text": ("string", ""),
+    "timestamptz": ("timestamp", ""),
+}
+
 _MESSAGE = {
-    "body": Column("string", "m.body::text"),
-    "headers": Column("string", "m.headers::text"),
-    "priority": Column("int", "m.priority::integer"),
-    "group_key": Column("string", "m.group_key"),
-    "unique_key": Column("string", "m.unique_key"),
-    "scheduled_at": Column("timestamp", "m.scheduled_at"),
-    "expires_at": Column("timestamp", "m.expires_at"),
+    name: Column(_TYPES[kind][0], f"m.{name}{_TYPES[kind][1]}") for name, kind, *_ in FROM_SENDER
 }
 
 _BOTH = {
@@ -78,17 +81,16 @@ COUNTS = {
     "newest": Column("timestamp", "max(a.enqueued_at)"),
 }
 
+#: The message's columns that rows to send may have as they are. Of times they have the lengths.
+GIVEN = {each.name: each.type for each in FROM_SENDER if each.type != "timestamptz"}
+
 #: Columns of rows to send, mapped to the message's columns.
 SENT = {
-    "body": "body",
+    **{name: name for name in GIVEN},
     "queue": "queue_id",
-    "headers": "headers",
+    "group": "group_key",
     "delay": "delay",
     "expires": "expires",
-    "priority": "priority",
-    "group": "group_key",
-    "group_key": "group_key",
-    "unique_key": "unique_key",
 }
 
 #: The column with the text of a body that does not fit its type, as in Spark's own JSON reader.
