@@ -11,6 +11,7 @@ has the unique keys. Triggers make an INSERT a send, and give a group its next h
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterator
 
 import django.core.serializers.json
 import django.core.validators
@@ -21,6 +22,26 @@ from django.db import migrations, models
 import django_pgqueue.types
 import django_pgqueue.validators
 from django_pgqueue.ddl import run_sql
+
+NOW = models.Func(function="statement_timestamp", output_field=models.DateTimeField())
+XID = models.Func(
+    template="pg_current_xact_id()::text::bigint", output_field=models.BigIntegerField()
+)
+SLOTS = [
+    django.core.validators.MinValueValidator(1),
+    django.core.validators.MaxValueValidator(10000),
+]
+#: The range of a length of time.
+SPAN = (datetime.timedelta(seconds=1), datetime.timedelta(days=365000))
+
+
+def within(
+    table: str, limits: tuple[object, object], *names: str
+) -> Iterator[models.CheckConstraint]:
+    """Yield the CHECKs that columns are in the range, or NULL."""
+    for name in names:
+        condition = models.Q((f"{name}__gte", limits[0]), (f"{name}__lte", limits[1]))
+        yield models.CheckConstraint(condition=condition, name=f"{table}_{name}")
 
 
 class Migration(migrations.Migration):
@@ -91,10 +112,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         help_text="Maximum number of messages in flight. Empty: no limit.",
                         null=True,
-                        validators=[
-                            django.core.validators.MinValueValidator(1),
-                            django.core.validators.MaxValueValidator(10000),
-                        ],
+                        validators=SLOTS,
                     ),
                 ),
                 (
@@ -113,10 +131,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         help_text="Maximum number of deliveries at once after a pause. Empty: one.",
                         null=True,
-                        validators=[
-                            django.core.validators.MinValueValidator(1),
-                            django.core.validators.MaxValueValidator(10000),
-                        ],
+                        validators=SLOTS,
                     ),
                 ),
                 (
@@ -125,10 +140,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         help_text="Maximum number of messages of a group in flight. Empty: one, in order.",
                         null=True,
-                        validators=[
-                            django.core.validators.MinValueValidator(1),
-                            django.core.validators.MaxValueValidator(10000),
-                        ],
+                        validators=SLOTS,
                     ),
                 ),
                 (
@@ -147,10 +159,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         help_text="Maximum number of deliveries of a group at once after a pause. Empty: one.",
                         null=True,
-                        validators=[
-                            django.core.validators.MinValueValidator(1),
-                            django.core.validators.MaxValueValidator(10000),
-                        ],
+                        validators=SLOTS,
                     ),
                 ),
                 (
@@ -188,15 +197,7 @@ class Migration(migrations.Migration):
                     "notify",
                     models.BooleanField(default=True, help_text="A send wakes waiting consumers."),
                 ),
-                (
-                    "created_at",
-                    models.DateTimeField(
-                        db_default=models.Func(
-                            function="statement_timestamp", output_field=models.DateTimeField()
-                        ),
-                        editable=False,
-                    ),
-                ),
+                ("created_at", models.DateTimeField(db_default=NOW, editable=False)),
                 (
                     "dead_letter_queue",
                     models.ForeignKey(
@@ -225,61 +226,19 @@ class Migration(migrations.Migration):
                         condition=models.Q(("name__regex", "^([A-Za-z0-9_.-]{1,63})$")),
                         name="pgqueue_queue_name",
                     ),
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            ("visibility_timeout__gte", 1), ("visibility_timeout__lte", 2147483647)
-                        ),
-                        name="pgqueue_queue_visibility_timeout",
+                    *within(
+                        "pgqueue_queue", (1, 2147483647), "visibility_timeout", "max_deliveries"
                     ),
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            ("max_deliveries__gte", 1), ("max_deliveries__lte", 2147483647)
-                        ),
-                        name="pgqueue_queue_max_deliveries",
+                    *within(
+                        "pgqueue_queue",
+                        SPAN,
+                        "retention",
+                        "partition_interval",
+                        "unique_window",
+                        "age_limit",
                     ),
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            ("retention__gte", datetime.timedelta(seconds=1)),
-                            ("retention__lte", datetime.timedelta(days=365000)),
-                        ),
-                        name="pgqueue_queue_retention",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            ("partition_interval__gte", datetime.timedelta(seconds=1)),
-                            ("partition_interval__lte", datetime.timedelta(days=365000)),
-                        ),
-                        name="pgqueue_queue_partition_interval",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            ("unique_window__gte", datetime.timedelta(seconds=1)),
-                            ("unique_window__lte", datetime.timedelta(days=365000)),
-                        ),
-                        name="pgqueue_queue_unique_window",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            ("age_limit__gte", datetime.timedelta(seconds=1)),
-                            ("age_limit__lte", datetime.timedelta(days=365000)),
-                        ),
-                        name="pgqueue_queue_age_limit",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(("limit__gte", 1), ("limit__lte", 10000)),
-                        name="pgqueue_queue_limit",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(("burst__gte", 1), ("burst__lte", 10000)),
-                        name="pgqueue_queue_burst",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(("group_limit__gte", 1), ("group_limit__lte", 10000)),
-                        name="pgqueue_queue_group_limit",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(("group_burst__gte", 1), ("group_burst__lte", 10000)),
-                        name="pgqueue_queue_group_burst",
+                    *within(
+                        "pgqueue_queue", (1, 10000), "limit", "burst", "group_limit", "group_burst"
                     ),
                     models.CheckConstraint(
                         condition=models.Q(("rate__regex", "^([1-9][0-9]{0,8}/[smhd])$")),
@@ -335,10 +294,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         help_text="Maximum number of messages of this group in flight. Empty: the queue's group limit.",
                         null=True,
-                        validators=[
-                            django.core.validators.MinValueValidator(1),
-                            django.core.validators.MaxValueValidator(10000),
-                        ],
+                        validators=SLOTS,
                     ),
                 ),
                 (
@@ -357,10 +313,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         help_text="Maximum number of deliveries of this group at once after a pause. Empty: one.",
                         null=True,
-                        validators=[
-                            django.core.validators.MinValueValidator(1),
-                            django.core.validators.MaxValueValidator(10000),
-                        ],
+                        validators=SLOTS,
                     ),
                 ),
                 (
@@ -393,14 +346,7 @@ class Migration(migrations.Migration):
                         condition=models.Q(("group_key__regex", "^(.{1,255})$")),
                         name="pgqueue_group_setting_group_key",
                     ),
-                    models.CheckConstraint(
-                        condition=models.Q(("limit__gte", 1), ("limit__lte", 10000)),
-                        name="pgqueue_group_setting_limit",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(("burst__gte", 1), ("burst__lte", 10000)),
-                        name="pgqueue_group_setting_burst",
-                    ),
+                    *within("pgqueue_group_setting", (1, 10000), "limit", "burst"),
                     models.CheckConstraint(
                         condition=models.Q(("rate__regex", "^([1-9][0-9]{0,8}/[smhd])$")),
                         name="pgqueue_group_setting_rate",
@@ -441,28 +387,10 @@ class Migration(migrations.Migration):
                     name="Message",
                     fields=[
                         ("id", models.BigAutoField(primary_key=True, serialize=False)),
-                        (
-                            "enqueued_at",
-                            models.DateTimeField(
-                                db_default=models.Func(
-                                    function="statement_timestamp",
-                                    output_field=models.DateTimeField(),
-                                ),
-                                editable=False,
-                            ),
-                        ),
+                        ("enqueued_at", models.DateTimeField(db_default=NOW, editable=False)),
                         ("scheduled_at", models.DateTimeField(blank=True, null=True)),
                         ("expires_at", models.DateTimeField(blank=True, null=True)),
-                        (
-                            "enqueued_xid",
-                            models.BigIntegerField(
-                                db_default=models.Func(
-                                    output_field=models.BigIntegerField(),
-                                    template="pg_current_xact_id()::text::bigint",
-                                ),
-                                editable=False,
-                            ),
-                        ),
+                        ("enqueued_xid", models.BigIntegerField(db_default=XID, editable=False)),
                         ("priority", models.SmallIntegerField(default=0)),
                         ("group_key", models.TextField(blank=True, null=True)),
                         ("unique_key", models.TextField(blank=True, null=True)),
@@ -513,24 +441,8 @@ class Migration(migrations.Migration):
                         ("enqueued_at", models.DateTimeField()),
                         ("first_read_at", models.DateTimeField(null=True)),
                         ("last_read_at", models.DateTimeField(null=True)),
-                        (
-                            "archived_at",
-                            models.DateTimeField(
-                                db_default=models.Func(
-                                    function="statement_timestamp",
-                                    output_field=models.DateTimeField(),
-                                )
-                            ),
-                        ),
-                        (
-                            "archive_xid",
-                            models.BigIntegerField(
-                                db_default=models.Func(
-                                    output_field=models.BigIntegerField(),
-                                    template="pg_current_xact_id()::text::bigint",
-                                )
-                            ),
-                        ),
+                        ("archived_at", models.DateTimeField(db_default=NOW)),
+                        ("archive_xid", models.BigIntegerField(db_default=XID)),
                         ("read_ct", models.IntegerField()),
                         ("attempts", models.IntegerField()),
                         (
@@ -588,10 +500,6 @@ class Migration(migrations.Migration):
                 ("last_read_at", models.DateTimeField(null=True)),
                 ("process_id", models.IntegerField(null=True)),
             ],
-            options={
-                "db_table": "pgqueue_live",
-                "default_permissions": (),
-                "managed": False,
-            },
+            options={"db_table": "pgqueue_live", "default_permissions": (), "managed": False},
         ),
     ]

@@ -13,6 +13,8 @@ from django.db import migrations, models
 
 import django_pgqueue.validators
 
+NOW = models.Func(function="statement_timestamp", output_field=models.DateTimeField())
+
 
 class Migration(migrations.Migration):
     dependencies = [("django_pgqueue", "0001_initial")]
@@ -30,15 +32,7 @@ class Migration(migrations.Migration):
                         validators=[django_pgqueue.validators.validate_topic_pattern],
                     ),
                 ),
-                (
-                    "bound_at",
-                    models.DateTimeField(
-                        db_default=models.Func(
-                            function="statement_timestamp", output_field=models.DateTimeField()
-                        ),
-                        editable=False,
-                    ),
-                ),
+                ("bound_at", models.DateTimeField(db_default=NOW, editable=False)),
                 (
                     "queue",
                     models.ForeignKey(
@@ -91,22 +85,8 @@ class Migration(migrations.Migration):
                         default=False, help_text="Whether it was asked to fetch no more messages."
                     ),
                 ),
-                (
-                    "started_at",
-                    models.DateTimeField(
-                        db_default=models.Func(
-                            function="statement_timestamp", output_field=models.DateTimeField()
-                        )
-                    ),
-                ),
-                (
-                    "heartbeat_at",
-                    models.DateTimeField(
-                        db_default=models.Func(
-                            function="statement_timestamp", output_field=models.DateTimeField()
-                        )
-                    ),
-                ),
+                ("started_at", models.DateTimeField(db_default=NOW)),
+                ("heartbeat_at", models.DateTimeField(db_default=NOW)),
                 (
                     "gone_at",
                     models.DateTimeField(
@@ -157,14 +137,7 @@ class Migration(migrations.Migration):
                 ("id", models.SmallIntegerField(default=1, primary_key=True, serialize=False)),
                 ("token", models.UUIDField()),
                 ("process", models.TextField()),
-                (
-                    "since",
-                    models.DateTimeField(
-                        db_default=models.Func(
-                            function="statement_timestamp", output_field=models.DateTimeField()
-                        )
-                    ),
-                ),
+                ("since", models.DateTimeField(db_default=NOW)),
                 ("until", models.DateTimeField()),
             ],
             options={
@@ -193,54 +166,18 @@ class Migration(migrations.Migration):
                 ("seconds", models.IntegerField()),
                 ("process_id", models.IntegerField(default=0)),
                 ("completed", models.BigIntegerField(default=0)),
-                (
-                    "retried",
-                    models.BigIntegerField(default=0),
-                ),
-                (
-                    "failed",
-                    models.BigIntegerField(default=0),
-                ),
-                (
-                    "dead_lettered",
-                    models.BigIntegerField(default=0),
-                ),
-                (
-                    "expired",
-                    models.BigIntegerField(default=0),
-                ),
-                (
-                    "lost",
-                    models.BigIntegerField(default=0),
-                ),
-                (
-                    "busy",
-                    models.FloatField(default=0),
-                ),
-                (
-                    "waits",
-                    models.JSONField(default=dict),
-                ),
-                (
-                    "runs",
-                    models.JSONField(default=dict),
-                ),
-                (
-                    "sent",
-                    models.BigIntegerField(default=0),
-                ),
-                (
-                    "depth",
-                    models.BigIntegerField(null=True),
-                ),
-                (
-                    "oldest",
-                    models.FloatField(null=True),
-                ),
-                (
-                    "total",
-                    models.BigIntegerField(null=True),
-                ),
+                ("retried", models.BigIntegerField(default=0)),
+                ("failed", models.BigIntegerField(default=0)),
+                ("dead_lettered", models.BigIntegerField(default=0)),
+                ("expired", models.BigIntegerField(default=0)),
+                ("lost", models.BigIntegerField(default=0)),
+                ("busy", models.FloatField(default=0)),
+                ("waits", models.JSONField(default=dict)),
+                ("runs", models.JSONField(default=dict)),
+                ("sent", models.BigIntegerField(default=0)),
+                ("depth", models.BigIntegerField(null=True)),
+                ("oldest", models.FloatField(null=True)),
+                ("total", models.BigIntegerField(null=True)),
                 (
                     "queue",
                     models.ForeignKey(

@@ -13,11 +13,11 @@ from django.db import migrations, models
 
 from django_pgqueue.ddl import run_sql
 
+NOW = models.Func(function="statement_timestamp", output_field=models.DateTimeField())
+
 
 class Migration(migrations.Migration):
-    dependencies = [
-        ("django_pgqueue", "0002_topics_processes_maintenance"),
-    ]
+    dependencies = [("django_pgqueue", "0002_topics_processes_maintenance")]
 
     operations = [
         migrations.CreateModel(
@@ -80,15 +80,7 @@ class Migration(migrations.Migration):
                         help_text="For each queue, the fields of bodies that have columns of their own.",
                     ),
                 ),
-                (
-                    "created_at",
-                    models.DateTimeField(
-                        db_default=models.Func(
-                            function="statement_timestamp", output_field=models.DateTimeField()
-                        ),
-                        editable=False,
-                    ),
-                ),
+                ("created_at", models.DateTimeField(db_default=NOW, editable=False)),
             ],
             options={
                 "verbose_name": "lake",
@@ -105,14 +97,12 @@ class Migration(migrations.Migration):
                             template="jsonb_typeof(%(expressions)s) = 'array' AND NOT jsonb_path_exists(%(expressions)s, 'strict $[*] ? (@.type() != \"string\")', '{}', true)",
                         ),
                         name="pgqueue_lake_queues",
-                    ),
+                    )
                 ],
             },
         ),
         migrations.SeparateDatabaseAndState(
-            database_operations=[
-                run_sql.run("pipeline"),
-            ],
+            database_operations=[run_sql.run("pipeline")],
             state_operations=[
                 migrations.CreateModel(
                     name="PurgeMark",
@@ -132,26 +122,17 @@ class Migration(migrations.Migration):
                         (
                             "dropped",
                             models.TextField(
-                                default="",
-                                help_text="The queue's name, once it is dropped.",
+                                default="", help_text="The queue's name, once it is dropped."
                             ),
                         ),
-                        (
-                            "purged_at",
-                            models.DateTimeField(
-                                db_default=models.Func(
-                                    function="statement_timestamp",
-                                    output_field=models.DateTimeField(),
-                                )
-                            ),
-                        ),
+                        ("purged_at", models.DateTimeField(db_default=NOW)),
                     ],
                     options={
                         "db_table": "pgqueue_purge_mark",
                         "default_permissions": (),
                         "required_db_vendor": "postgresql",
                     },
-                ),
+                )
             ],
         ),
         migrations.CreateModel(
@@ -177,14 +158,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("started_at", models.DateTimeField()),
-                (
-                    "finished_at",
-                    models.DateTimeField(
-                        db_default=models.Func(
-                            function="statement_timestamp", output_field=models.DateTimeField()
-                        )
-                    ),
-                ),
+                ("finished_at", models.DateTimeField(db_default=NOW)),
             ],
             options={
                 "verbose_name": "roll-up run",
@@ -251,14 +225,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("top_errors", models.JSONField(default=list)),
-                (
-                    "computed_at",
-                    models.DateTimeField(
-                        db_default=models.Func(
-                            function="statement_timestamp", output_field=models.DateTimeField()
-                        )
-                    ),
-                ),
+                ("computed_at", models.DateTimeField(db_default=NOW)),
             ],
             options={
                 "verbose_name": "roll-up",
@@ -313,14 +280,7 @@ class Migration(migrations.Migration):
                         blank=True, default="", help_text="The error and its traceback."
                     ),
                 ),
-                (
-                    "started_at",
-                    models.DateTimeField(
-                        db_default=models.Func(
-                            function="statement_timestamp", output_field=models.DateTimeField()
-                        )
-                    ),
-                ),
+                ("started_at", models.DateTimeField(db_default=NOW)),
                 ("finished_at", models.DateTimeField(null=True)),
                 (
                     "resumed_by",

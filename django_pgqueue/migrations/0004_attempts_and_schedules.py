@@ -13,11 +13,11 @@ from django.db import migrations, models
 
 from django_pgqueue.ddl import run_sql
 
+NOW = models.Func(function="statement_timestamp", output_field=models.DateTimeField())
+
 
 class Migration(migrations.Migration):
-    dependencies = [
-        ("django_pgqueue", "0003_pipeline"),
-    ]
+    dependencies = [("django_pgqueue", "0003_pipeline")]
 
     operations = [
         migrations.CreateModel(
@@ -29,14 +29,7 @@ class Migration(migrations.Migration):
                     "attempt",
                     models.IntegerField(help_text="The number of the handler's run, from 1."),
                 ),
-                (
-                    "at",
-                    models.DateTimeField(
-                        db_default=models.Func(
-                            function="statement_timestamp", output_field=models.DateTimeField()
-                        )
-                    ),
-                ),
+                ("at", models.DateTimeField(db_default=NOW)),
                 (
                     "process_id",
                     models.IntegerField(
@@ -140,9 +133,7 @@ class Migration(migrations.Migration):
                 (
                     "group_key",
                     models.TextField(
-                        blank=True,
-                        default="",
-                        help_text="The group of the messages. Empty: none.",
+                        blank=True, default="", help_text="The group of the messages. Empty: none."
                     ),
                 ),
                 (

@@ -9,11 +9,11 @@ from django.db import migrations, models
 
 from django_pgqueue.ddl import run_sql
 
+NOW = models.Func(function="statement_timestamp", output_field=models.DateTimeField())
+
 
 class Migration(migrations.Migration):
-    dependencies = [
-        ("django_pgqueue", "0004_attempts_and_schedules"),
-    ]
+    dependencies = [("django_pgqueue", "0004_attempts_and_schedules")]
 
     operations = [
         migrations.CreateModel(
@@ -53,8 +53,7 @@ class Migration(migrations.Migration):
                 (
                     "question",
                     models.UUIDField(
-                        help_text="The confirmation page. Its answer is accepted once.",
-                        null=True,
+                        help_text="The confirmation page. Its answer is accepted once.", null=True
                     ),
                 ),
                 (
@@ -100,14 +99,7 @@ class Migration(migrations.Migration):
                     "error",
                     models.TextField(default="", help_text="Why it failed, or why it is waiting."),
                 ),
-                (
-                    "created_at",
-                    models.DateTimeField(
-                        db_default=models.Func(
-                            function="statement_timestamp", output_field=models.DateTimeField()
-                        )
-                    ),
-                ),
+                ("created_at", models.DateTimeField(db_default=NOW)),
                 ("stepped_at", models.DateTimeField(null=True)),
                 ("finished_at", models.DateTimeField(null=True)),
                 (
@@ -205,7 +197,7 @@ class Migration(migrations.Migration):
                             template="jsonb_typeof(%(expressions)s) = 'array' AND NOT jsonb_path_exists(%(expressions)s, 'strict $[*] ? (@.type() != \"number\")', '{}', true)",
                         ),
                         name="pgqueue_bulk_action_part_ids",
-                    ),
+                    )
                 ],
             },
         ),
