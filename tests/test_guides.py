@@ -21,7 +21,7 @@ from django.db import connections
 from django.test import Client, TestCase
 from prometheus_client.parser import text_string_to_metric_families
 
-from django_pgqueue import consumer, queue, retries, schedules, signals
+from django_pgqueue import consumer, queue, retries, signals
 from django_pgqueue.checks import check_pools
 from django_pgqueue.conf import problem
 from django_pgqueue.handlers import Handler
@@ -30,6 +30,7 @@ from django_pgqueue.management.commands.runconsumer import Command as RunConsume
 from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Queue, Schedule
 from django_pgqueue.retries import NoRetry
 from django_pgqueue.testing import assert_enqueued, drain, eager, travel
+from django_pgqueue.worker import ticking
 from django_pgqueue.worker.listener import can_listen
 from tests.acceptance.test_transactions import pooled
 from tests.actors import Actor, call
@@ -113,7 +114,7 @@ def test_schedules(play, settings):
     names = play("schedules.md")
 
     hourly = names["hourly"]()
-    assert schedules.synchronize("default") == 2
+    assert ticking.synchronize("default") == 2
     travel(86_400)
 
     assert_enqueued("reports", body={"report": "stock"}, count=1)

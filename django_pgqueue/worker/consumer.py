@@ -32,6 +32,7 @@ from django_pgqueue.worker.presence import Presence
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
 from django_pgqueue.worker.supervisor import is_orphaned
+from django_pgqueue.worker.ticking import Ticker
 from django_pgqueue.worker.workers import AsyncWorkers, LockedWorker, Worker
 
 _DRAIN_CHECK = 0.1
@@ -71,9 +72,9 @@ class Consumer:
         self._settlers: list[Settler] = []
         self.presences: list[Presence] = []
         self.leases: list[LeaseKeeper] = []
-        aliases = {s.queue.alias for s in self.subscriptions}
-        for alias in sorted(aliases):
-            theirs = [s for s in self.subscriptions if s.queue.alias == alias]
+        aliases = sorted({s.queue.alias for s in self.subscriptions})
+        by_alias = {a: [s for s in self.subscriptions if s.queue.alias == a] for a in aliases}
+        for alias, theirs in by_alias.items():
             settler = Settler(options.flush_interval, alias)
             executions = {s: Execution(s, settler) for s in theirs}
             self._executions |= executions
@@ -83,6 +84,10 @@ class Consumer:
         allowance = None if options.max_messages is None else self._allowance
         self.fetcher = Fetcher(self.subscriptions, self._settlers, allowance=allowance, awake=low)
         self.maintenance = Maintenance(aliases)
+        self.ticker = Ticker(
+            {alias: [s.queue.pk for s in theirs] for alias, theirs in by_alias.items()},
+            lambda alias: by_alias[alias][0].process_id,
+        )
         self._listeners = [
             Listener(alias, self.fetcher, probe=options.database_timeout)
             for alias in (aliases if options.listen else ())
@@ -114,7 +119,7 @@ class Consumer:
     def has_unfinished_threads(self) -> bool:
         """Whether handlers, or loops, are running: after the end, those that were given up."""
         threads = [*self._workers, *self._abandoned, *self.loops, *self._listeners]
-        return any(thread.is_alive() for thread in [*threads, self.maintenance])
+        return any(each.is_alive() for each in [*threads, self.maintenance, self.ticker])
 
     def stop(self, reason: str = "stop() was called") -> None:
         """Stop fetching, let handlers finish, and release unstarted messages.
@@ -185,12 +190,14 @@ class Consumer:
             for _ in range(1 if subscription.handler.is_async else subscription.workers):
                 self._start_worker(subscription)
         self._announcer.start()
-        for loop in [*self.loops, *self._listeners, self.maintenance]:
+        for loop in [*self.loops, *self._listeners, self.maintenance, self.ticker]:
             loop.announcer = self._announcer
         for loop in self.loops:
             loop.start()
         if not self.options.drain:
             self.maintenance.start()
+            # Otherwise the queues would not become empty.
+            self.ticker.start()
         for listener in self._listeners:
             listener.start()
         if self._health is not None:
@@ -276,6 +283,7 @@ class Consumer:
             presence.leaving = True
         self.fetcher.stop()
         self.maintenance.stop()
+        self.ticker.stop()
         for listener in self._listeners:
             listener.stop()
         for subscription in self.subscriptions:
@@ -294,7 +302,7 @@ class Consumer:
         _end(self.presences)
         for presence in self.presences:
             self._persist("leave", presence.leave, deadline)
-        self.maintenance.end()
+        _end([self.maintenance, self.ticker])
         self._persist("leave", self.maintenance.leave, deadline)
         connections.close_all()
         # Outcomes are written. What waits for receivers is lines of a log, for example.

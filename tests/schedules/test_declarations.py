@@ -10,6 +10,7 @@ import pytest
 
 from django_pgqueue import consumer, queue, schedule, schedules
 from django_pgqueue.models import Message, Process, Queue, Schedule
+from django_pgqueue.worker import ticking
 from tests.schedules.clocks import DAY, NOON, UTC, found
 from tests.waiting import until
 from tests.worker.test_processes import url
@@ -24,7 +25,7 @@ class Running:
         self._options: dict[str, Any] = {"every": DAY, **options}
         self._process = Process.objects.register(list(queues), version="1", using="default")
         ids = Queue.objects.filter(name__in=queues).values_list("pk", flat=True)
-        self._ticker = schedules.Ticker({"default": list(ids)}, lambda alias: self._process.pk)
+        self._ticker = ticking.Ticker({"default": list(ids)}, lambda alias: self._process.pk)
         self.queues = queues
         self.declares(*declares)
 
@@ -45,7 +46,7 @@ class Running:
 
 @pytest.fixture(autouse=True)
 def code(own_handlers: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedules, "_GRACE", 0)
+    monkeypatch.setattr(ticking, "_GRACE", 0)
     monkeypatch.setattr("django_pgqueue.handlers.declared.register", _register_again)
 
 
@@ -90,7 +91,7 @@ def test_a_schedule_stays_while_an_old_process_declares_it(orders):
 
 
 def test_a_restart_ends_no_schedule(orders, monkeypatch):
-    monkeypatch.setattr(schedules, "_GRACE", 60)
+    monkeypatch.setattr(ticking, "_GRACE", 60)
     Running("orders", declares=["nightly"]).stop()
     new = Running("orders", declares=["nightly_report"])
     assert running() == ["nightly", "nightly_report"]
@@ -198,9 +199,9 @@ def test_consumer_processes_end_schedules_that_none_of_them_declares(committed):
         return runconsumer(url(), name, WORKING_SCHEDULE=f"{name} {declares}")
 
     with start("patient", "nightly") as old, start("lease", "digest") as other:
-        until(lambda: running() == ["digest", "nightly"])
+        until(lambda: running() == ["digest", "nightly"], seconds=60)
         with start("patient", "nightly_report") as new:
-            until(lambda: running() == ["digest", "nightly", "nightly_report"])
+            until(lambda: running() == ["digest", "nightly", "nightly_report"], seconds=60)
             other.terminate()
             other.wait()
             old.kill()

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from django.db import DatabaseError, OperationalError, connection
 
-from django_pgqueue import consumer, queue, schedule, schedules, signals
+from django_pgqueue import consumer, queue, schedule, signals
 from django_pgqueue.models import BoundQueue, Message, Queue, Schedule
 from django_pgqueue.observability import logs
+from django_pgqueue.worker import ticking
 from tests.actors import begin, commit, execute
 from tests.conftest import run_sql
 from tests.hearing import listening
@@ -206,7 +207,7 @@ def test_after_a_failure_the_ticker_still_plans_the_next_tick(mails, monkeypatch
 
     monkeypatch.setattr(type(Schedule.objects), "send_due", fail)
 
-    assert schedules.Ticker({"default": []})._look("default") <= 2
+    assert ticking.Ticker({"default": []})._look("default") <= 2
 
 
 def test_a_lost_connection_is_no_failure_of_the_schedule(committed_orders, actor):
@@ -322,11 +323,11 @@ def test_the_ticker_of_each_role_declares_and_sends_its_permitted_schedules(
 
     for name, each in two_roles.items():
         with acting(each):
-            assert 0 < schedules.Ticker({"default": []})._look("default") <= schedules._LONGEST
+            assert 0 < ticking.Ticker({"default": []})._look("default") <= ticking._LONGEST
         assert Schedule.objects.filter(name=name).exists()
         Schedule.objects.filter(name=name).update(next_run_at=NOON)
     for each in two_roles.values():
         with acting(each):
-            schedules.Ticker({"default": []})._look("default")
+            ticking.Ticker({"default": []})._look("default")
 
     assert sorted(name for name, _ in sent()) == ["mails", "orders"]
