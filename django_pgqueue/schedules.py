@@ -9,11 +9,11 @@ from typing import Any, Literal, TypeVar
 
 from django.conf import settings
 
-from django_pgqueue.engine import arguments, cron
+from django_pgqueue.engine import arguments
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.handlers import handler_of
 from django_pgqueue.handlers.bodies import name_of
-from django_pgqueue.models import Missed, Queue, Schedule
+from django_pgqueue.models import Queue, Schedule
 
 __all__ = ["schedule"]
 
@@ -138,29 +138,19 @@ def schedule(
         raise InvalidArgument(
             'pass either a cron expression, such as @schedule("0 4 * * *"), or every='
         )
-    if missed not in Missed.values:
-        raise InvalidArgument(f"missed must be one of {', '.join(Missed.values)}, not {missed!r}")
-    if cron_expression:
-        cron.check(cron_expression, tz or "UTC")
-    arguments.json_text(body)
-    values = {
+    values: dict[str, Any] = {
         "cron": cron_expression,
         "interval": interval,
         "time_zone": tz,
         "missed": missed,
         "body": body,
-        "priority": arguments.priority(priority),
+        "priority": priority,
         "expires": arguments.span(expires, "expires"),
         "group_key": arguments.key(group, "group") or "",
         "unique_key": arguments.key(unique, "unique") or "",
         "until": until or "",
     }
-    if until not in (None, "started", "done"):
-        raise InvalidArgument(f'until must be "started", "done" or None, not {until!r}')
-    if until and not unique:
-        raise InvalidArgument("until needs unique=: pass both, or neither")
-    if tz is not None:
-        cron.zone(tz)
+    Schedule(name="declared", **{**values, "time_zone": tz or "UTC"}).check_settings()
 
     def declare(target: T) -> T:
         _add(Declaration(name or _path(target), target, values, args, kwargs or {}))

@@ -330,7 +330,7 @@ class Schedule(models.Model):
 
     def clean(self) -> None:
         """Raise ValidationError for settings that :meth:`save` would refuse. Forms call it."""
-        validate(self._check)
+        validate(self.check_settings)
 
     def save(
         self,
@@ -340,7 +340,7 @@ class Schedule(models.Model):
         **kwargs: Any,
     ) -> None:
         """Save the settings, and recompute the next tick if the times changed."""
-        self._check()
+        self.check_settings()
         alias = using or self._state.db or Queue.objects.database()
         with transaction.atomic(using=alias):
             old, fields = None, update_fields
@@ -477,7 +477,7 @@ class Schedule(models.Model):
             setattr(self, name, value)
         type(self).objects.using(self._state.db).filter(pk=self.pk).update(**changes)
 
-    def _check(self) -> None:
+    def check_settings(self) -> None:
         """Raise InvalidArgument for settings with which no message could be sent."""
         if not arguments.text(self.name, "name"):
             raise InvalidArgument("a schedule needs a name")
@@ -488,11 +488,13 @@ class Schedule(models.Model):
         arguments.key(self.unique_key or None, "unique_key")
         arguments.json_text(self.body)
         if self.until not in ("", "started", "done"):
-            raise InvalidArgument(f'until must be "started", "done" or empty, not {self.until!r}')
+            raise InvalidArgument(
+                f'until must be "started", "done" or left out, not {self.until!r}'
+            )
         if bool(self.cron) == (self.interval is not None):
             raise InvalidArgument("a schedule needs either a cron expression or an interval")
         if self.until and not self.unique_key:
-            raise InvalidArgument("until needs a unique key")
+            raise InvalidArgument("until needs a unique key: give both, or neither")
         cron.zone(self.time_zone)
         if self.missed not in Missed.values:
             raise InvalidArgument(

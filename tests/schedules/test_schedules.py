@@ -410,7 +410,7 @@ def test_only_schedules_in_the_databases_of_the_process_are_declared(orders, dec
         ((), {"every": 5, "priority": 101}, "priority must be"),
         ((), {"every": 5, "group": ""}, "group must be"),
         ((), {"every": 5, "unique": ""}, "unique must be"),
-        ((), {"every": 5, "until": "done"}, "until needs unique="),
+        ((), {"every": 5, "until": "done"}, "until needs a unique key"),
         ((), {"every": 5, "unique": "k", "until": "never"}, "until must be"),
         ((), {"every": 5, "expires": 0.5}, "expires must be at least a second"),
         ((), {"every": 5, "body": object()}, "body is not JSON"),
