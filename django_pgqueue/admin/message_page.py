@@ -9,6 +9,7 @@ from django.contrib import messages
 from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
 from django.http import HttpResponse, HttpResponseRedirect
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
@@ -57,15 +58,8 @@ class MessagePage(Page):
         attempts = Attempt.objects.of(message.pk, using=using)
         link = self.owner.message_link
         steps = Life(message, standing, outcome, died, attempts, around, link).steps()
-        logged = LogEntry.objects.filter(
-            content_type=ContentType.objects.get_for_model(Message), object_id=str(message.pk)
-        )
         place = standing.place if standing else Place[outcome.state] if outcome else None
-        headers = message.told
-        if died is not None and died.source and died.died_at:
-            # Leave out the dead-letter header: the timeline shows its values.
-            others = {key: value for key, value in message.headers.items() if key != HEADER}
-            headers = json.dumps(others) if others else None
+        headers = _headers(message, died)
         waits = standing is not None and message.group_key is not None
         return self.render(
             {
@@ -96,7 +90,7 @@ class MessagePage(Page):
                 "died": died,
                 "source": died and died.source and self._source(died.source, around),
                 "neighbours": self._neighbours(message, around) if waits else [],
-                "log": logged.select_related("user").order_by("-action_time")[:LOGGED],
+                "log": _logged(message),
                 **self._offers(message, standing, died),
             }
         )
@@ -151,3 +145,19 @@ class MessagePage(Page):
             "copy_url": SendPage.permits(self.owner, self.request)
             and self.url("queue_send", message.queue_id, copy=message.pk),
         }
+
+
+def _headers(message: Any, died: DeadLetter | None) -> str | None:
+    """Return the headers as JSON, without the dead-letter header if the timeline shows it."""
+    headers: str | None = message.told
+    if died is not None and died.source and died.died_at:
+        others = {key: value for key, value in message.headers.items() if key != HEADER}
+        headers = json.dumps(others) if others else None
+    return headers
+
+
+def _logged(message: Message) -> QuerySet[LogEntry]:
+    """Return the newest entries of the admin's log about a message."""
+    about = ContentType.objects.get_for_model(Message)
+    entries = LogEntry.objects.filter(content_type=about, object_id=str(message.pk))
+    return entries.select_related("user").order_by("-action_time")[:LOGGED]

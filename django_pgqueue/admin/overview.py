@@ -30,20 +30,6 @@ from django_pgqueue.templatetags.pgqueue_admin import counted, cut, number, seco
 from django_pgqueue.types import Metrics
 from django_pgqueue.worker import Options
 
-__all__ = [
-    "DEAD_AFTER",
-    "LONG_TRANSACTION",
-    "Alert",
-    "Overview",
-    "Row",
-    "add_times",
-    "is_live",
-    "judged",
-    "look",
-    "name_of",
-    "short_error",
-]
-
 #: Seconds after which an open transaction is reported.
 LONG_TRANSACTION = 300.0
 #: Seconds without a heartbeat after which a consumer counts as dead.
@@ -268,16 +254,10 @@ def judged(
         failures: the failures of these queues in the last hour.
         sources: by queue id, the names of the queues that dead-letter into that queue.
     """
-    using, names = queues[0].alias, {queue.name for queue in queues}
     failing = [pk for pk, each in history.items() if _fails(each)]
     answers = failures.ask("overview", {"failing": failing}, oldest=places.OLDEST_READABLE)
     asked = {pk: rest for pk, *rest, _open_for in answers}
-    kept = Q(gone_at=None) | Q(gone_at__gte=ago(RECENT))
-    processes = [
-        process
-        for process in Process.every.using(using).filter(kept).order_by("host", "pid")
-        if names.intersection(process.queues)
-    ]
+    processes = _processes(queues)
     live = Counter(name for each in processes if is_live(each) for name in each.queues)
     at = now()
     rows = []
@@ -312,13 +292,25 @@ def judged(
     _add_pauses([row.alert for row in rows if row.alert and row.alert.cause is PAUSE])
     alerts = [row.alert for row in rows if row.alert]
     alerts += [alert for process in processes if (alert := _vanished(process))]
-    open_for = answers[0][-1]  # The age of the oldest transaction, in seconds.
-    if open_for is not None and open_for > LONG_TRANSACTION:
-        told = gettext("open for %s: rows deleted since then cannot be removed") % age(open_for)
-        alerts.append(Alert(OPEN, "", told))
+    alerts += _long_open(answers[0][-1])
     alerts.sort(key=lambda alert: alert.order)
     rows.sort(key=lambda row: row.worst)
     return Overview(rows, alerts, processes, at)
+
+
+def _processes(queues: Sequence[Queue]) -> list[Process]:
+    """Return the consumers of these queues, with those that died lately."""
+    names = {queue.name for queue in queues}
+    kept = Q(gone_at=None) | Q(gone_at__gte=ago(RECENT))
+    found = Process.every.using(queues[0].alias).filter(kept).order_by("host", "pid")
+    return [process for process in found if names.intersection(process.queues)]
+
+
+def _long_open(seconds: float | None) -> Iterator[Alert]:
+    """Yield the alert for an oldest transaction of this age, if it is too old."""
+    if seconds is not None and seconds > LONG_TRANSACTION:
+        told = gettext("open for %s: rows deleted since then cannot be removed") % age(seconds)
+        yield Alert(OPEN, "", told)
 
 
 def _sources(queues: Sequence[Queue], seen: Container[str] | None) -> dict[int, list[str]]:

@@ -27,10 +27,8 @@ from django_pgqueue.admin.series import COUNTS, Span, charts
 from django_pgqueue.admin.why import REASONS
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.history.recent import LATELY, Counts, Recent, Times
-from django_pgqueue.models import GroupSetting, History, Message, Queue
+from django_pgqueue.models import GroupSetting, History, Message, Process, Queue
 from django_pgqueue.queues.bulk import Kind
-
-__all__ = ["QueueOverviewPage"]
 
 #: The lists' length, and the number of waiting messages that are searched for large FIFO groups.
 LONGEST_LIST = 5
@@ -89,21 +87,12 @@ class QueueOverviewPage(FiguresPage):
     template = "queue"
 
     def answer(self, pk: int) -> HttpResponse:
-        seen = self.seen
-        # The queue, and the queues that dead-letter into it.
-        both = Queue.objects.filter(Q(pk=pk) | Q(dead_letter_queue=pk)).order_by("name")
-        sources = list(both)
-        queue: Any = next((each for each in sources if each.pk == pk), None)
-        if queue is None or (seen is not None and queue.name not in seen):
-            raise Http404
-        sources.remove(queue)
+        queue, sources = self._queue(pk)
         chosen = RANGES.get(self.request.GET.get("range", ""), RANGES["hour"])
         happened = Happened(queue, chosen)
         dead = [pk, *([queue.dead_letter_queue_id] if queue.dead_letter_queue_id else [])]
         failures = Failures([pk], dead, WINDOWS["7d"], pk)
         groups = failures.groups(LONGEST_LIST)
-        settings = GroupSetting.objects.using(queue.alias).filter(queue=queue)
-        own_limits = list(settings.order_by("group_key")[: MOST_OWN_LIMITS + 1])
         try:
             measured = {queue.name: Message.objects.metrics(queue)}
         except QueueNotFound:  # dropped meanwhile
@@ -113,11 +102,10 @@ class QueueOverviewPage(FiguresPage):
             measured,
             {pk: happened.recent},
             replace(failures, window=WINDOWS["1h"]),
-            sources={pk: [name_of(source, seen) for source in sources]} if sources else {},
+            sources={pk: [name_of(source, self.seen) for source in sources]} if sources else {},
         )
         for row in found.rows:
             row.times = happened.times
-        link = self.owner.message_link
         return self.render_live(
             {
                 "title": queue.name,
@@ -138,20 +126,29 @@ class QueueOverviewPage(FiguresPage):
                 "more_failures": bool(groups) and groups[0].every > len(groups),
                 "window": "7d",
                 "consumers": [
-                    (
-                        process,
-                        look_of(process),
-                        [link(held, pk) for held in ids_held(process, queue.name)],
-                    )
+                    (process, look_of(process), self._held(process, queue))
                     for process in found.processes
                 ],
                 **self._stored(queue),
-                "own_limits": own_limits[:MOST_OWN_LIMITS],
-                "more_own_limits": len(own_limits) > MOST_OWN_LIMITS,
+                **_own_limits(queue),
                 "links": self._links(queue, bool(sources)),
                 "back": self.request.get_full_path(),
             },
         )
+
+    def _queue(self, pk: int) -> tuple[Queue, list[Queue]]:
+        """Return the queue, and the queues that dead-letter into it."""
+        both = Queue.objects.filter(Q(pk=pk) | Q(dead_letter_queue=pk)).order_by("name")
+        sources = list(both)
+        queue = next((each for each in sources if each.pk == pk), None)
+        if queue is None or (self.seen is not None and queue.name not in self.seen):
+            raise Http404
+        sources.remove(queue)
+        return queue, sources
+
+    def _held(self, process: Process, queue: Queue) -> list[str]:
+        """Return links to the messages of the queue that a consumer works on."""
+        return [self.owner.message_link(pk, queue.pk) for pk in ids_held(process, queue.name)]
 
     def _stored(self, queue: Queue) -> dict[str, Any]:
         """Return the newest failed attempts, the largest FIFO groups, and the storage used."""
@@ -187,3 +184,10 @@ class QueueOverviewPage(FiguresPage):
         if self.may(PurgePage):
             links.append((gettext("Purge"), self.url("queue_purge", queue.pk), True))
         return links
+
+
+def _own_limits(queue: Queue) -> dict[str, Any]:
+    """Return the groups with their own limits."""
+    settings = GroupSetting.objects.using(queue.alias).filter(queue=queue)
+    found = list(settings.order_by("group_key")[: MOST_OWN_LIMITS + 1])
+    return {"own_limits": found[:MOST_OWN_LIMITS], "more_own_limits": len(found) > MOST_OWN_LIMITS}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,11 +16,12 @@ from django_pgqueue.history.histograms import quantile
 from django_pgqueue.models import Rollup
 from django_pgqueue.templatetags.pgqueue_admin import lapse
 
-__all__ = ["COUNTS", "RolledUp", "Span", "charts"]
-
 #: The names of a span's counts.
 COUNTS = ("sent", *COUNTERS)
 PERCENTILES = (50, 95, 99)
+
+#: A chart's title, what it shows, and its lines.
+Drawn = tuple[str, str, list[Line]]
 
 
 @dataclass
@@ -72,12 +73,45 @@ def charts(
         moments: the start of each span.
         running: whether the last span is not over yet.
     """
-    length = lapse(seconds)
+    every = [
+        Chart(title, about, moments, seconds, lines, form, whole, running)
+        for drawn, form, whole in (
+            (_of_messages(spans, lapse(seconds)), count_of, True),
+            (_of_times(spans), lapse, False),
+            (_of_workers(spans, seconds), count_of, False),
+        )
+        for title, about, lines in drawn
+    ]
+    return [each for each in every if not each.is_empty]
 
+
+def _of_messages(spans: Sequence[Span], length: str) -> Iterator[Drawn]:
     def counts(name: str, look: str, *fields: str) -> Line:
         sums = [sum(span.counts[each] for each in fields) for span in spans]
         return Line(name, sums, look, adds=True)
 
+    yield (
+        _("Throughput"),
+        _("Messages sent (in) and ended (out) in %s.") % length,
+        [counts(_("in"), "first", "sent"), counts(_("out"), "second", *ENDED)],
+    )
+    yield (
+        _("Depth"),
+        _("The largest number of messages in the queue."),
+        [Line(_("depth"), [span.depth for span in spans], "first")],
+    )
+    yield (
+        _("Failures"),
+        _("Attempts that failed in %s. Later lines are drawn on top.") % length,
+        [
+            counts(_("retried"), "first", "retried"),
+            counts(_("dead-lettered"), "second", "dead_lettered"),
+            counts(_("failed"), "bad", *FAILED),
+        ],
+    )
+
+
+def _of_times(spans: Sequence[Span]) -> Iterator[Drawn]:
     def percentiles(kind: str) -> list[Line]:
         found = zip(*(span.percentiles(kind) for span in spans), strict=True)
         return [
@@ -85,54 +119,23 @@ def charts(
             for part, values in zip(PERCENTILES, found, strict=True)
         ]
 
-    def chart(
-        title: str, about: str, lines: list[Line], form: Any = count_of, whole: bool = False
-    ) -> Chart:
-        return Chart(title, about, moments, seconds, lines, form, whole, running)
+    yield (
+        _("Wait times"),
+        _("The time from when a message is readable to its first delivery."),
+        percentiles("waits"),
+    )
+    yield _("Run times"), _("Run times of handlers."), percentiles("runs")
+    yield (
+        _("Oldest message"),
+        _("The longest wait of a message in the queue."),
+        [Line(_("oldest"), [span.oldest for span in spans], "first")],
+    )
 
-    depth: list[float | None] = [span.depth for span in spans]
-    oldest = [span.oldest for span in spans]
+
+def _of_workers(spans: Sequence[Span], seconds: int) -> Iterator[Drawn]:
     busy = [span.counts["busy"] / seconds for span in spans]
-    every = [
-        chart(
-            _("Throughput"),
-            _("Messages sent (in) and ended (out) in %s.") % length,
-            [counts(_("in"), "first", "sent"), counts(_("out"), "second", *ENDED)],
-            whole=True,
-        ),
-        chart(
-            _("Depth"),
-            _("The largest number of messages in the queue."),
-            [Line(_("depth"), depth, "first")],
-            whole=True,
-        ),
-        chart(
-            _("Failures"),
-            _("Attempts that failed in %s. Later lines are drawn on top.") % length,
-            [
-                counts(_("retried"), "first", "retried"),
-                counts(_("dead-lettered"), "second", "dead_lettered"),
-                counts(_("failed"), "bad", *FAILED),
-            ],
-            whole=True,
-        ),
-        chart(
-            _("Wait times"),
-            _("The time from when a message is readable to its first delivery."),
-            percentiles("waits"),
-            lapse,
-        ),
-        chart(_("Run times"), _("Run times of handlers."), percentiles("runs"), lapse),
-        chart(
-            _("Oldest message"),
-            _("The longest wait of a message in the queue."),
-            [Line(_("oldest"), oldest, "first")],
-            lapse,
-        ),
-        chart(
-            _("Busy workers"),
-            _("Handlers running at the same time, on average."),
-            [Line(_("busy"), busy, "first filled", adds=True)],
-        ),
-    ]
-    return [each for each in every if not each.is_empty]
+    yield (
+        _("Busy workers"),
+        _("Handlers running at the same time, on average."),
+        [Line(_("busy"), busy, "first filled", adds=True)],
+    )
