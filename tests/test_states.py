@@ -21,7 +21,8 @@ SOURCES = [
     path
     for package in ("django_pgqueue", "pyspark_pgqueue", "docs")
     for path in sorted((ROOT / package).rglob("*"))
-    if path.suffix in {".py", ".pyi", ".sql", ".html", ".js", ".css", ".json", ".yml", ".md"}
+    if "_build" not in path.parts
+    and path.suffix in {".py", ".pyi", ".sql", ".html", ".js", ".css", ".json", ".yml", ".md"}
 ]
 
 pytestmark = pytest.mark.django_db
