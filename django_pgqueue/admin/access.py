@@ -9,8 +9,6 @@ from django.utils.module_loading import import_string
 from django_pgqueue.conf import settings
 from django_pgqueue.models import Queue
 
-__all__ = ["allowed", "queues_for"]
-
 
 def queues_for(request: HttpRequest) -> QuerySet[Queue]:
     """Return the queues that the user may see: all, or those that the ``QUEUES_FOR`` hook returns.

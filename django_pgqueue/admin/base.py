@@ -24,8 +24,6 @@ from django_pgqueue.admin.patience import patiently
 from django_pgqueue.models import BulkAction, Message, Process, Queue, Schedule
 from django_pgqueue.templatetags.pgqueue_admin import linked
 
-__all__ = ["CAP", "PageAdmin", "RecordAdmin", "column"]
-
 #: Maximum number of rows that a list counts and pages through.
 CAP = 10_000
 

@@ -21,8 +21,6 @@ from django_pgqueue.models import BulkAction, Queue
 from django_pgqueue.queues.bulk import Kind
 from django_pgqueue.templatetags.pgqueue_admin import counted, cut, number, when
 
-__all__ = ["BulkActionAdmin"]
-
 
 class BulkActionPage(Page):
     """The page of one bulk action. While it is open, it runs steps if the user has permission."""

@@ -42,11 +42,6 @@ from django_pgqueue.models import BulkAction, Message, Queue
 from django_pgqueue.queues.bulk import Kind
 from django_pgqueue.templatetags.pgqueue_admin import counted, cut, moment, number
 
-__all__ = [
-    *("DELETING", "NOT_TYPED", "STATES", "WORDS", "Action", "Job"),
-    *("drive", "logged", "may", "progress"),
-]
-
 #: An action on more messages than this is a bulk action.
 AT_ONCE = 50
 NOT_TYPED = gettext_lazy("Nothing was changed: type the name of the queue to confirm.")

@@ -14,8 +14,6 @@ from django.utils.translation import gettext
 
 from django_pgqueue.templatetags.pgqueue_admin import decimal, lapse
 
-__all__ = ["Chart", "Line", "count_of", "spark_paths"]
-
 WIDTH, HEIGHT = 480, 180
 LEFT, RIGHT, TOP, BOTTOM = 52, 8, 10, 24
 LABELS = 6

@@ -16,8 +16,6 @@ from django_pgqueue.admin.search import is_number
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.templatetags.pgqueue_admin import EMPTY, LONGEST, preformatted
 
-__all__ = ["find_message", "is_large", "pretty"]
-
 
 def find_message(request: HttpRequest, pk: object) -> Any:
     """Find a message in the URL's queue, or else in any queue that the user may see.

@@ -12,8 +12,6 @@ from django.utils.translation import gettext as _
 
 from django_pgqueue.engine.wording import length_of, length_text
 
-__all__ = ["SpanField", "span_of"]
-
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?", re.ASCII)
 
 

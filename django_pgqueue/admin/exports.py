@@ -23,8 +23,6 @@ from django_pgqueue.maintenance.lakes import LakeHealth
 from django_pgqueue.models import ExportRun, Lake
 from django_pgqueue.templatetags.pgqueue_admin import EMPTY, counted, cut, lapse, number, when
 
-__all__ = ["ExportRunAdmin", "LakeAdmin", "may_see", "problems"]
-
 #: Maximum number of messages counted for a lake.
 MOST_COUNTED = 10_000
 _ERROR = 200

@@ -18,9 +18,6 @@ from django_pgqueue.admin.search import Targets
 from django_pgqueue.engine.statements import compose
 from django_pgqueue.models import Queue
 
-__all__ = ["WINDOWS", "Failures", "Group", "Members"]
-
-
 #: Up to this many queue ids, the planner sees the ids and skips other queues' partitions. More ids
 #: are hidden from it: it compares each id with each partition, which takes 36 s for 6,000 ids.
 LISTED = 200

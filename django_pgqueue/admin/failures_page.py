@@ -23,8 +23,6 @@ from django_pgqueue.admin.search import is_number
 from django_pgqueue.queues.bulk import Kind
 from django_pgqueue.templatetags.pgqueue_admin import cut
 
-__all__ = ["FailurePage", "FailuresPage", "shown_group"]
-
 USUAL = "24h"
 #: The number of groups on the list's page, and of example messages on a group's page.
 SHOWN, EXAMPLES = 100, 20

@@ -8,8 +8,6 @@ from django import forms
 from django.contrib import admin
 from django.core import paginator
 
-__all__ = ["ModelAdmin", "ModelForm", "Paginator"]
-
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
     ModelForm = forms.ModelForm[Any]

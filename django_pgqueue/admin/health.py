@@ -11,8 +11,6 @@ from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.queries import ask
 from django_pgqueue.engine.names import LIVE
 
-__all__ = ["HealthPage"]
-
 #: A table needs a vacuum if it has more than ``DEAD_ROWS`` dead rows, and more than ``DEAD_SHARE``
 #: dead rows per live row.
 DEAD_ROWS, DEAD_SHARE = 10_000, 2.0

@@ -11,8 +11,6 @@ from django.utils.translation import gettext as _
 
 from django_pgqueue.engine.encoding import encode
 
-__all__ = ["JSONText", "as_jsonb"]
-
 #: Matches ``\u0000``, a NUL character, unless its backslash is itself escaped.
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 

@@ -9,8 +9,6 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue.models import BulkAction, ExportRun, Lake, Queue, Rollup, RollupRun, Schedule
 
-__all__ = ["MODELS", "translate_fields"]
-
 #: The models whose fields are shown in Django's lists and forms.
 MODELS = (BulkAction, ExportRun, Lake, Queue, Rollup, RollupRun, Schedule)
 

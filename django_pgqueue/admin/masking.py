@@ -8,8 +8,6 @@ from typing import Any
 
 from django_pgqueue.conf import settings
 
-__all__ = ["MASK", "UNREADABLE", "mask", "mask_json", "mask_text", "unmasked"]
-
 MASK = "•••"
 
 #: Errors of ``json.loads`` for JSON that PostgreSQL accepts: deep nesting, or a huge number.

@@ -27,8 +27,6 @@ from django_pgqueue.models import ArchivedMessage, Attempt, Message
 from django_pgqueue.queues.bulk import Kind
 from django_pgqueue.templatetags.pgqueue_admin import cut, visible
 
-__all__ = ["MessagePage"]
-
 #: Maximum number of entries of the admin's log that the page shows.
 LOGGED = 20
 

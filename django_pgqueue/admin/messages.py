@@ -15,8 +15,6 @@ from django_pgqueue.admin.message_page import MessagePage
 from django_pgqueue.admin.messages_page import MessagesPage
 from django_pgqueue.models import Message
 
-__all__ = ["MessageAdmin"]
-
 
 @admin.register(Message)
 class MessageAdmin(RecordAdmin):

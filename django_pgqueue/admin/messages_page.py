@@ -31,8 +31,6 @@ from django_pgqueue.models import Queue
 from django_pgqueue.queues.bulk import Kind
 from django_pgqueue.templatetags.pgqueue_admin import EMPTY, cut, number
 
-__all__ = ["MessagesPage"]
-
 PREVIEW, FIRST_LINE = 80, 200
 #: The largest values that are read for the list and for exports, in bytes on disk.
 SMALL, EXPORTED = 8192, 100_000

@@ -9,8 +9,6 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
-__all__ = ["Once"]
-
 #: How many sends a session remembers, for forms that are reached by the browser's back button.
 _MOST = 50
 #: How long a message holds the form's token as its unique key: for requests at the same moment,

@@ -26,8 +26,6 @@ from django_pgqueue.models import Queue
 from django_pgqueue.queues.bulk import Kind
 from django_pgqueue.templatetags.pgqueue_admin import linked, number
 
-__all__ = ["FiguresPage", "OverviewJson", "OverviewPage", "drawn"]
-
 #: The number of queues per page, and the maximum number of queues that are measured.
 QUEUES_PER_PAGE, MOST_QUEUES = 100, 2000
 #: The number of alerts that are shown. Further ones are folded.

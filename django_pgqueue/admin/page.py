@@ -11,8 +11,6 @@ from django.shortcuts import get_object_or_404
 from django_pgqueue.admin.access import queues_for
 from django_pgqueue.models import Queue
 
-__all__ = ["Page", "QueuePage"]
-
 
 class Page:
     """One page of a model admin, for one request. A model admin lists its pages in ``pages``."""

@@ -16,8 +16,6 @@ from django_pgqueue.database.locks import milliseconds, set_locally
 from django_pgqueue.engine.sqlstates import LOCK_NOT_AVAILABLE, QUERY_CANCELED, sqlstate
 from django_pgqueue.models import Queue
 
-__all__ = ["ACTION_SECONDS", "SECONDS", "limited", "patiently"]
-
 #: The statement timeout of a page, and the lock timeout of an action, in seconds.
 SECONDS = 10.0
 #: The statement timeout of an action, in seconds. An action may change a million messages.

@@ -22,22 +22,6 @@ from django_pgqueue.models import Message
 from django_pgqueue.types import ENDS, State
 from django_pgqueue.worker import Options
 
-__all__ = [
-    "ENDED",
-    "LIVE",
-    "MOST_COUNTED",
-    "OLDEST_READABLE",
-    "STANDING",
-    "UNINDEXED",
-    "Place",
-    "Standing",
-    "Surroundings",
-    "listed",
-    "reasons",
-    "standing",
-    "surroundings",
-]
-
 
 class Place(TextChoices):
     """The place of a message in its queue, or the outcome of a message that has ended."""

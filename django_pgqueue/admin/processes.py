@@ -23,8 +23,6 @@ from django_pgqueue.models import Message, Process
 from django_pgqueue.tables.process import GONE_KEPT, ago
 from django_pgqueue.templatetags.pgqueue_admin import seconds_since
 
-__all__ = ["ConsumersPage", "ProcessAdmin", "QuietPage", "WakePage", "ids_held", "look_of"]
-
 #: Maximum number of running messages that are looked up, over all consumers.
 IN_HAND = 500
 

@@ -9,8 +9,6 @@ from django.db import connections
 from django_pgqueue.engine.statements import compose
 from django_pgqueue.models import Queue
 
-__all__ = ["ask", "rows"]
-
 
 def ask(name: str, params: Any = None, /, **names: object) -> list[tuple[Any, ...]]:
     """Run a named statement, and return its rows. ``names`` fill in its placeholders.

@@ -13,8 +13,6 @@ from django_pgqueue.admin.page import QueuePage
 from django_pgqueue.admin.search import Backlog
 from django_pgqueue.queues.bulk import Kind
 
-__all__ = ["PAUSED", "PausePage", "PurgePage", "RedrivePage", "ResumePage"]
-
 #: The text of a pause in the admin's log.
 PAUSED = "Paused."
 

@@ -32,8 +32,6 @@ from django_pgqueue.tables.queue import ChangeableSettings
 from django_pgqueue.templatetags.pgqueue_admin import counted
 from django_pgqueue.validators import validate_queue_name
 
-__all__ = ["QueueAdmin"]
-
 
 class QueueForm(generic.ModelForm):
     """The settings of a queue. Allows the same values as ``create_queue``."""

@@ -22,8 +22,6 @@ from django_pgqueue.models import Rollup, RollupRun
 from django_pgqueue.templatetags.pgqueue_admin import EMPTY, lapse, linked, moment
 from django_pgqueue.types import counted_in
 
-__all__ = ["RollupAdmin", "RollupRunAdmin"]
-
 #: Numbers of spans that a chart can show. With hourly spans: 1, 3, 7 or 14 days.
 SPANS = (24, 72, 168, 336)
 LONGEST_LIST = 10

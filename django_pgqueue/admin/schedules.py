@@ -31,8 +31,6 @@ from django_pgqueue.models import Schedule
 from django_pgqueue.templatetags.pgqueue_admin import EMPTY, when
 from django_pgqueue.types import was_skipped
 
-__all__ = ["ScheduleAdmin"]
-
 #: The number of ticks shown, and of the newest messages that are searched for past ticks.
 TICKS, LOOK = 5, 2000
 

@@ -21,8 +21,6 @@ from django_pgqueue.admin.places import ENDED, LIVE, UNINDEXED, Place, listed
 from django_pgqueue.admin.queries import ask, rows
 from django_pgqueue.engine.statements import compose
 
-__all__ = ["MOST", "Backlog", "Extent", "Found", "Looked", "Search", "Targets", "is_number"]
-
 #: The value of the URL parameter ``state`` for all archived messages.
 ARCHIVED = "archived"
 #: Maximum number of messages tested against a filter without an index.

@@ -25,8 +25,6 @@ from django_pgqueue.errors import InvalidArgument, InvalidMessage
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.types import was_skipped
 
-__all__ = ["SendPage"]
-
 
 class SendForm(forms.Form):
     """The form of a message to send. It is filled in from the message ``copied``, if any."""

@@ -21,8 +21,6 @@ from django_pgqueue.models import ArchivedMessage, Attempt, Message
 from django_pgqueue.templatetags.pgqueue_admin import cut, lapse, number, seconds_since, visible
 from django_pgqueue.types import State
 
-__all__ = ["HEADER", "DeadLetter", "Life", "dead_letter"]
-
 HEADER = "x-dead-letter"
 
 

@@ -16,8 +16,6 @@ from django_pgqueue.models import Message
 from django_pgqueue.queues.bound import bound_to
 from django_pgqueue.templatetags.pgqueue_admin import cut, number, seconds_since, visible, when
 
-__all__ = ["REASONS", "process_name", "why"]
-
 #: The reasons in a few words, for lists.
 REASONS = {
     "scheduled": gettext_lazy("scheduled"),

@@ -12,8 +12,6 @@ from django.db import DatabaseError
 from django_pgqueue.engine.sqlstates import DEADLOCK, LOCK_NOT_AVAILABLE, sqlstate
 from django_pgqueue.errors import QueueBusy
 
-__all__ = ["KEPT", "briefly", "keep_vacuum_off", "milliseconds", "set_locally", "settings_for"]
-
 R = TypeVar("R")
 
 #: SQLSTATEs of statements that failed because other sessions hold a lock.

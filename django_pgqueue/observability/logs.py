@@ -18,8 +18,6 @@ from typing import Any
 from django_pgqueue import signals
 from django_pgqueue.acks import describe
 
-__all__ = ["Formatter", "configure_if_unset", "connect"]
-
 logger = logging.getLogger("django_pgqueue")
 
 

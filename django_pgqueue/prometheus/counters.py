@@ -12,8 +12,6 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from django_pgqueue import signals
 from django_pgqueue.observability.pages import pages
 
-__all__ = ["connect", "page", "registry"]
-
 registry = CollectorRegistry()
 
 _RUN = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800)

@@ -18,8 +18,6 @@ from django_pgqueue.engine.times import moment, server_time
 from django_pgqueue.maintenance.lakes import health
 from django_pgqueue.models import Message, Queue, Schedule
 
-__all__ = ["PLACES", "QueueCollector", "metrics"]
-
 #: The values of the label ``state`` of the gauge ``pgqueue_messages``.
 PLACES = ("ready", "in_flight", "delayed", "waiting")
 #: Maximum number of messages counted for a lake.

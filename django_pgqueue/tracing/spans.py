@@ -17,8 +17,6 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from django_pgqueue import __version__, signals
 
-__all__ = ["connect"]
-
 _SPAN = "_pgqueue_span"
 _propagator = TraceContextTextMapPropagator()
 
