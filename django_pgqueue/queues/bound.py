@@ -21,9 +21,9 @@ class BoundQueue(Operations[Message]):
     model = Message
 
 
-def bound_to(target: str | Queue, *, using: str | None = None) -> BoundQueue:
+def bound_to(target: Queue) -> BoundQueue:
     """Return a BoundQueue that uses a given Queue as it is, without looking up its name."""
-    bound = BoundQueue(target, using=using)
+    bound = BoundQueue(target)
     bound._target = target
     return bound
 
