@@ -1,4 +1,5 @@
-"""Imports follow the layers, without cycles and without imports inside functions.
+"""Imports follow the layers, without cycles and without imports inside functions. Functions are
+short.
 
 The layers and contracts are in pyproject.toml and checked by import-linter. It cannot recognise
 imports inside functions, so this module finds them.
@@ -34,6 +35,8 @@ ALWAYS = dict.fromkeys(
     ],
     "",
 )
+#: The most lines of a function.
+MOST_LINES = 60
 # The two functions in which Django and Python require late imports.
 MAY_IMPORT_LATE = {"__getattr__": "__init__.py", "ready": "apps.py"}
 
@@ -75,6 +78,22 @@ def is_import_of_ours(node: ast.AST) -> bool:
     return False
 
 
+def long_functions(package: Path) -> Iterator[str]:
+    """Functions that are longer than MOST_LINES without their docstring, as `file name: lines`."""
+    for path in sorted(package.rglob("*.py")):
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                lines = length(function)
+                if ast.get_docstring(function) is not None:
+                    lines -= length(function.body[0])
+                if lines > MOST_LINES:
+                    yield f"{path.relative_to(package)} {function.name}: {lines}"
+
+
+def length(node: ast.stmt) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
 def made_up_package(folder: Path, modules: dict[str, str]) -> Path:
     """Create both packages, with empty modules unless ``modules`` gives their code."""
     package = folder / PACKAGE
@@ -96,6 +115,25 @@ def test_imports_point_inward_and_without_cycles():
 def test_no_import_hides_in_a_function():
     assert list(hidden_imports(ROOT / PACKAGE)) == []
     assert list(hidden_imports(ROOT / SPARK)) == []
+
+
+def test_no_function_is_longer_than_a_screen():
+    """Docstrings do not count: a public function's explains each of its arguments."""
+    assert list(long_functions(ROOT / PACKAGE)) == []
+    assert list(long_functions(ROOT / SPARK)) == []
+
+
+def test_a_long_function_is_found_and_one_with_a_long_docstring_is_not(tmp_path):
+    lines = "    pass\n" * MOST_LINES
+    package = made_up_package(
+        tmp_path,
+        {
+            "errors.py": f"def long():\n{lines}",
+            "types.py": f'def explained():\n    """\n{lines}    """\n',
+        },
+    )
+
+    assert list(long_functions(package)) == [f"errors.py long: {MOST_LINES + 1}"]
 
 
 def test_linter_accepts_a_made_up_package_that_keeps_the_order(tmp_path):
