@@ -246,7 +246,6 @@ def test_expired_messages_have_ended_without_times(
     assert (row.sent, row.completed, row.failed, row.retried, row.backlog) == (3, 0, 0, 0, 0)
     assert (row.wait_p95, row.run_p95, row.busy) == (None, None, 0)
     assert (row.waits, row.runs) == ({}, {})
-    assert (row.waits, row.runs) == ({}, {})
 
 
 def test_dead_letters_count_where_they_came_from(spark: Any, url: str) -> None:
