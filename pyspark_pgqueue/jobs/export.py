@@ -94,8 +94,7 @@ def export(
     Raises InvalidOption, StoreFailed, ServerChanged, and JobRunning if another process exports to
     the lake.
     """
-    started = time.monotonic()
-    path = address(path)
+    started, path = time.monotonic(), address(path)
     with (
         database.connect(url) as connection,
         runs.locked(connection, path),
@@ -103,23 +102,15 @@ def export(
     ):
         _check(spark, path, table)
         if anew:
-            if old_table := runs.delete(connection, path):
-                iceberg.drop(old_table)
-            files.delete(path)
+            _delete(connection, path)
         lake = _opened(connection, path, queues, holds_retention, table, tell)
         files.sweep(path)
-        # Removed messages are no error: the run reports their queues.
-        options = replace(
-            Options.parse({"url": url, "failOnDataLoss": "false"}),
-            subscribe=lake.queues,
-            rows_per_partition=rows_per_task,
-        )
-        low, high = lake.exported_below, database.server(connection).now.xmin
-        schemas = body_columns.declare(
-            connection, options, lake.body_schemas, body_schemas or {}, (low, high), tell
-        )
+        options = _options(url, lake, rows_per_task)
+        span = lake.exported_below, database.server(connection).now.xmin
+        given = lake.body_schemas, body_schemas or {}
+        schemas = body_columns.declare(connection, options, *given, span, tell)
         lake = runs.store_schemas(connection, lake, schemas)
-        summary = _export_run(spark, connection, options, lake, (low, high), tell, progress)
+        summary = _export_run(spark, connection, options, lake, span, tell, progress)
         compacted = _compact(spark, connection, lake, max_files, expire_snapshots, tell, progress)
         if table and summary.run is None and not compacted:
             _register(connection, lake)  # the lake has just become a table
@@ -132,6 +123,18 @@ def _check(spark: Any, path: str, table: str) -> None:
     if table:
         iceberg.check(table)
     executors.check(spark, path)
+
+
+def _delete(connection: psycopg.Connection[Any], path: str) -> None:
+    if table := runs.delete(connection, path):
+        iceberg.drop(table)
+    files.delete(path)
+
+
+def _options(url: str, lake: Lake, rows_per_task: int) -> Options:
+    # Removed messages are no error: the run reports their queues.
+    options = Options.parse({"url": url, "failOnDataLoss": "false"})
+    return replace(options, subscribe=lake.queues, rows_per_partition=rows_per_task)
 
 
 def _opened(
