@@ -18,7 +18,7 @@ class BoundQueue(Operations[Message]):
     [1]
     """
 
-    model = Message
+    _model = Message
 
 
 def bound_to(target: Queue) -> BoundQueue:

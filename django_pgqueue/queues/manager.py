@@ -216,6 +216,6 @@ class MessageManager(QueuesManager[M]):
 
     def _bound(self, queue: str | Queue) -> Operations[M]:
         bound: Operations[M] = Operations(queue, using=self._db)
-        bound.model = self.model
+        bound._model = self.model
         bound._target = queue
         return bound

@@ -62,7 +62,7 @@ class Operations(Generic[M]):
     """
 
     #: The class of the returned messages.
-    model: Any
+    _model: Any
 
     def __init__(self, name: str | Queue, *, using: str | None = None) -> None:
         if isinstance(name, Queue):
@@ -89,13 +89,13 @@ class Operations(Generic[M]):
     @takes(QueueSettings)
     def create(self, **settings: Unpack[QueueSettings]) -> Queue:
         """Make a queue. If it exists, return it unchanged."""
-        queues: QueuesManager[Any] = self.model.objects.using(self.using)
+        queues: QueuesManager[Any] = self._model.objects.using(self.using)
         return queues.create_queue(self.name, **settings)
 
     @documented(QueuesManager.drop_queue)
     def drop(self) -> bool:
         """Drop a queue with its messages and its archive. Returns False if there is none."""
-        dropped: bool = self.model.objects.using(self.using).drop_queue(self.name)
+        dropped: bool = self._model.objects.using(self.using).drop_queue(self.name)
         return dropped
 
     @documented(sending.send)
@@ -592,5 +592,5 @@ class Operations(Generic[M]):
         except DatabaseError as error:
             opened = reopened(opened, error)
             found = act(opened, *args, **kwargs)
-        messages: list[M] = self.model.from_deliveries(opened, found)
+        messages: list[M] = self._model.from_deliveries(opened, found)
         return messages

@@ -12,6 +12,8 @@ from django_pgqueue.models import Message
 from django_pgqueue.worker.running import Running
 from django_pgqueue.worker.subscription import Subscription
 
+__all__ = ["Context"]
+
 
 @dataclass(eq=False)
 class Context:
