@@ -75,6 +75,14 @@ class State(str, Enum):
         state._value_, state.end = value, end
         return state
 
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        """Raise a ValueError that says what to do."""
+        raise ValueError(
+            f"{value!r} is not a state that this version knows: a newer version may have written "
+            f"it. Upgrade django_pgqueue in this process"
+        )
+
     def __str__(self) -> str:
         return self._value_
 

@@ -81,9 +81,9 @@ def test_an_unknown_state_is_an_error_and_no_failure(db):
     queue("default").create()
     pk = ended(queue("default"), "LOST")
 
-    with pytest.raises(ValueError, match="'LOST' is not a valid State"):
+    with pytest.raises(ValueError, match="'LOST' is not a state that this version knows"):
         queue("default").result(pk)
-    with pytest.raises(ValueError, match="'LOST' is not a valid State"):
+    with pytest.raises(ValueError, match="'LOST' is not a state that this version knows"):
         load(str(pk), backend="default", using="default", queues=["default"])
 
 

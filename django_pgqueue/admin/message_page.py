@@ -56,7 +56,8 @@ class MessagePage(Page):
         attempts = Attempt.objects.of(message.pk, using=using)
         link = self.owner.message_link
         steps = Life(message, standing, outcome, died, attempts, around, link).steps()
-        place = standing.place if standing else Place[outcome.state] if outcome else None
+        ended = places.outcome_of(outcome.state) if outcome else None
+        place = standing.place if standing else ended
         headers = _headers(message, died)
         waits = standing is not None and message.group_key is not None
         return self.render(

@@ -23,7 +23,7 @@ from django_pgqueue.admin.bulk_actions import WORDS, Action, Job, may
 from django_pgqueue.admin.masking import mask_json, mask_text
 from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.patience import SECONDS, limited
-from django_pgqueue.admin.places import LIVE, STANDING, Place, Standing
+from django_pgqueue.admin.places import LIVE, STANDING, Place, Standing, UnknownOutcome, outcome_of
 from django_pgqueue.admin.queries import ask
 from django_pgqueue.admin.search import MOST, Found, Looked, Search, is_number
 from django_pgqueue.admin.why import REASONS
@@ -67,10 +67,10 @@ class Listed(NamedTuple):
     reason: object  # Why the message is not delivered now, in words; "" in exports.
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> Place | UnknownOutcome | None:
         if self.standing:
             return self.standing.place
-        return Place[self.state] if self.state else None
+        return outcome_of(self.state) if self.state else None
 
     @property
     def deliveries(self) -> int:

@@ -52,6 +52,18 @@ class Place(TextChoices):
         return "bad" if self.is_failure else ""
 
 
+class UnknownOutcome(str):
+    """An outcome that only another version knows, as it is in the archive."""
+
+    look = ""
+
+
+def outcome_of(state: str) -> Place | UnknownOutcome:
+    """Return the place of a message that ended in this state."""
+    known = Place.__members__.get(state)
+    return UnknownOutcome(state) if known is None or known.state is None else known
+
+
 LIVE = (Place.READY, Place.DUE, Place.WAITING, Place.IN_FLIGHT, Place.DELAYED)
 #: Maximum number of waiting messages that are listed on each side of a message in its group.
 NEIGHBOURS = 5

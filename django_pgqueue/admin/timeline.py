@@ -14,12 +14,11 @@ from django.utils.timezone import is_naive, make_naive
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from django_pgqueue.admin.places import Place, Standing, Surroundings
+from django_pgqueue.admin.places import Place, Standing, Surroundings, outcome_of
 from django_pgqueue.admin.why import process_name
 from django_pgqueue.engine.wording import age
 from django_pgqueue.models import ArchivedMessage, Attempt, Message
 from django_pgqueue.templatetags.pgqueue_admin import cut, lapse, number, seconds_since, visible
-from django_pgqueue.types import State
 
 HEADER = "x-dead-letter"
 
@@ -185,13 +184,13 @@ class Life:
     def _end(self) -> Iterator[Step]:
         outcome, standing = self.outcome, self.standing
         if outcome is not None and standing is None:
-            state = State(outcome.state)
-            text = _(state.end.words) if state.end else ""
-            ran = _between(outcome.last_read_at, outcome.archived_at)
-            if ran is not None and state.is_of_attempt:
-                text += _(" after running for %s") % lapse(ran)
-            look = Place[state.name].look
-            yield Step(outcome.archived_at, text, look, *self._error(outcome.error))
+            place, text = outcome_of(outcome.state), outcome.state
+            if isinstance(place, Place) and (state := place.state) and state.end:
+                text = _(state.end.words)
+                ran = _between(outcome.last_read_at, outcome.archived_at)
+                if ran is not None and state.is_of_attempt:
+                    text += _(" after running for %s") % lapse(ran)
+            yield Step(outcome.archived_at, text, place.look, *self._error(outcome.error))
         elif standing is not None and standing.vt is not None:
             yield _next(standing, standing.vt)
 

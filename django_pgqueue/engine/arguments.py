@@ -174,7 +174,12 @@ def refuse_loop(queue: Any, target: int | None, queues: Any) -> None:
     """
     passed: dict[int, str] = {}
     while target is not None and target not in passed:
-        found = queues.get(pk=target)
+        found = queues.filter(pk=target).first()
+        if found is None:
+            raise InvalidArgument(
+                f"the dead_letter_queue of queue {queue.name!r} does not exist: it was dropped. "
+                f"Create it again, or name another one"
+            )
         passed[target] = found.name
         if target == queue.pk:
             path = " -> ".join([queue.name, *passed.values()])

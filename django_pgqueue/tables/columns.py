@@ -98,7 +98,8 @@ def with_checks(model: M) -> M:
             constraints += within(table, kind.within, name)
         if kind.matching:
             constraints += matching(table, kind.matching, name)
-    model._meta.constraints = constraints
+    # Migrations look at the options that Meta names.
+    model._meta.constraints = model._meta.original_attrs["constraints"] = constraints
     return model
 
 

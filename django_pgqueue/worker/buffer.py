@@ -62,7 +62,7 @@ class Buffer:
         self.groups = Groups()
         #: Whether the workers should end.
         self.stopping = False
-        #: The events that wake this queue's LockedWorkers, which read the queue themselves.
+        #: The events that wake this queue's LockedWorker, which read the queue themselves.
         self.readers: list[threading.Event] = []
         self.messages: deque[Message] = deque()
         self._workers = workers
@@ -150,7 +150,7 @@ class Buffer:
         return stale
 
     def notice(self) -> None:
-        """Wake the LockedWorkers: the queue may have new messages."""
+        """Wake the LockedWorker: the queue may have new messages."""
         for reader in self.readers:
             reader.set()
 

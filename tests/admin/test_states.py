@@ -33,6 +33,19 @@ def test_each_terminal_state_is_found_and_shown_with_its_words_and_colour(operat
     assert f"{chip}{state.label}<" in page(operator, "message", "change", pk)
 
 
+def test_an_outcome_that_only_another_version_knows_is_shown_as_it_is(operator, orders):
+    pk = orders.send(1)
+    orders.archive(pk)
+    ArchivedMessage.objects.filter(pk=pk).update(state="LOST")
+
+    found = shown(operator, pk)
+
+    assert found.state == "LOST"
+    assert "LOST" in found.life
+    assert ids(operator, q=str(pk)) == [pk]
+    assert '<span class="chip ">LOST<' in page(operator, "message", "change", pk)
+
+
 def test_each_colour_is_in_the_style_sheet():
     css = files("django_pgqueue").joinpath("static/django_pgqueue/admin.css").read_text()
 
