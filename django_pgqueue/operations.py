@@ -28,7 +28,7 @@ from django_pgqueue.engine import arguments
 from django_pgqueue.engine.topics import topic_pattern
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.maintenance import tables
-from django_pgqueue.queues.twins import takes
+from django_pgqueue.queues.decorators import takes
 from django_pgqueue.tables import columns
 from django_pgqueue.tables.queue import ChangeableSettings, Queue, QueueSettings
 
@@ -155,6 +155,11 @@ class AlterQueue(QueueOperation):
         if not self.settings:
             raise InvalidArgument(
                 f"{label} changes nothing: pass a setting, such as max_deliveries=20"
+            )
+        if before is not None and not isinstance(before, Mapping):
+            raise InvalidArgument(
+                f"{label}: before must be a dict with the old values of the same settings, not "
+                f"{before!r}"
             )
         if before is not None and before.keys() != self.settings.keys():
             raise InvalidArgument(

@@ -86,7 +86,7 @@ def own_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the registries of handlers and schedules by empty ones during the test."""
     # Loaded before, since it would register the project's handlers during the test.
     handlers.autodiscover()
-    monkeypatch.setattr(handlers.declared, "_handlers", {})
+    monkeypatch.setattr(handlers.registry, "_handlers", {})
     monkeypatch.setattr(schedules, "_declared", {})
 
 

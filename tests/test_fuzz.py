@@ -269,7 +269,7 @@ def test_hostile_options_of_a_decorator_raise_our_errors_only(
 ):
     def handle(message: Message) -> None: ...
 
-    monkeypatch.setattr(handlers.declared, "_handlers", {})
+    monkeypatch.setattr(handlers.registry, "_handlers", {})
     monkeypatch.setattr(schedules, "_declared", {})
     works = {"queue": "orders"} if decorator is consumer else {"every": 60}
     handler = handle if decorator is consumer else consumer("orders")(handle)

@@ -30,7 +30,7 @@ from django_pgqueue.management.commands.runconsumer import Command as RunConsume
 from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Queue, Schedule
 from django_pgqueue.retries import NoRetry
 from django_pgqueue.testing import assert_enqueued, drain, eager, travel
-from django_pgqueue.worker import ticking
+from django_pgqueue.worker import ticker
 from django_pgqueue.worker.listener import can_listen
 from tests.acceptance.test_transactions import pooled
 from tests.actors import Actor, call
@@ -114,7 +114,7 @@ def test_schedules(play, settings):
     names = play("schedules.md")
 
     hourly = names["hourly"]()
-    assert ticking.synchronize("default") == 2
+    assert ticker.synchronize("default") == 2
     travel(86_400)
 
     assert_enqueued("reports", body={"report": "stock"}, count=1)

@@ -189,7 +189,7 @@ MISTAKES = {
     "a visibility timeout of zero": (
         lambda: Message.objects.create_queue("mails", visibility_timeout=0),
         InvalidArgument,
-        ["visibility_timeout must be a whole number, at least 1, not 0"],
+        ["visibility_timeout must be whole seconds, at least 1, not 0"],
     ),
     "a text as a retention": (
         lambda: CreateQueue("mails", retention="30d"),

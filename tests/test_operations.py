@@ -112,7 +112,7 @@ def test_the_operation_names_its_arguments_for_a_squashed_migration():
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"visibility_timeout": 0}, "visibility_timeout must be a whole number, at least 1, not 0"),
+        ({"visibility_timeout": 0}, "visibility_timeout must be whole seconds, at least 1, not 0"),
         ({"max_deliveries": True}, "max_deliveries must be a whole number"),
         ({"retention": "30d"}, "retention must be seconds or a timedelta, not '30d'"),
         ({"retention": 0.5}, "retention must be at least a second"),

@@ -39,7 +39,10 @@ class QueueForm(generic.ModelForm):
     class Meta:
         model = Queue
         fields = ["name", *ChangeableSettings.__annotations__]
-        error_messages = {"max_deliveries": {"min_value": _("Enter 1 or more.")}}
+        error_messages = {
+            "max_deliveries": {"min_value": _("Enter 1 or more.")},
+            "visibility_timeout": {"min_value": _("Enter at least one second.")},
+        }
 
     def clean_name(self) -> str:
         name: str = self.cleaned_data["name"]
@@ -75,12 +78,6 @@ class QueueForm(generic.ModelForm):
         offered: Any = self.fields["dead_letter_queue"]
         seen = queue == self.instance or offered.queryset.filter(pk=queue.pk).exists()
         return queue.name if seen else gettext("another queue")
-
-    def clean_visibility_timeout(self) -> int | None:
-        seconds: int | None = self.cleaned_data["visibility_timeout"]
-        if seconds == 0:  # The field refuses negative numbers.
-            raise forms.ValidationError(_("Enter at least one second."))
-        return seconds
 
 
 @admin.register(Queue)

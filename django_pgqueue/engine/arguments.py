@@ -96,6 +96,15 @@ def count(value: object, name: str, least: int = 1, most: int = INT4) -> int:
     return value
 
 
+def seconds(value: object, name: str) -> int:
+    """Validate a length of time in whole seconds, at least one, and convert it to an int."""
+    if isinstance(value, dt.timedelta) and value % dt.timedelta(seconds=1) == dt.timedelta(0):
+        value = value // dt.timedelta(seconds=1)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= INT4:
+        raise InvalidArgument(f"{name} must be whole seconds, at least 1, not {value!r}")
+    return value
+
+
 def process(value: object) -> int | None:
     return None if value is None else count(value, "process_id")
 

@@ -1,8 +1,8 @@
-"""The @consumer decorator, and the registry of handlers."""
+"""The @consumer decorator, its registry, and typed bodies."""
 
 from __future__ import annotations
 
-from django_pgqueue.handlers.declared import (
+from django_pgqueue.handlers.registry import (
     DEFAULT_RETRY,
     Handler,
     autodiscover,

@@ -8,7 +8,7 @@ from django.db import ProgrammingError, models, transaction
 
 from django_pgqueue.engine import arguments
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
-from django_pgqueue.queues.twins import twin_of
+from django_pgqueue.queues.decorators import twin_of
 from django_pgqueue.tables.group import GroupSetting
 from django_pgqueue.tables.queue import Queue, explained
 

@@ -11,9 +11,9 @@ from django.db import models, transaction
 from django_pgqueue.engine.settle import settling
 from django_pgqueue.engine.settle.settling import Target
 from django_pgqueue.errors import ImmutableMessage, InvalidArgument
+from django_pgqueue.queues.all_queues import QueuesManager
+from django_pgqueue.queues.decorators import documented
 from django_pgqueue.queues.operations import M, Operations
-from django_pgqueue.queues.queues_manager import QueuesManager
-from django_pgqueue.queues.twins import documented
 from django_pgqueue.tables.queue import Queue
 from django_pgqueue.types import Delay, Metrics, OnConflict, Settled, Until
 

@@ -22,9 +22,9 @@ from django_pgqueue.engine.settle import outcomes, settling
 from django_pgqueue.engine.settle.outcomes import settle as settle_each
 from django_pgqueue.engine.settle.settling import Target
 from django_pgqueue.queues import announcing, results
+from django_pgqueue.queues.all_queues import QueuesManager
+from django_pgqueue.queues.decorators import documented, takes, twin_of
 from django_pgqueue.queues.group import BoundGroup
-from django_pgqueue.queues.queues_manager import QueuesManager
-from django_pgqueue.queues.twins import documented, takes, twin_of
 from django_pgqueue.tables.attempt import Attempt
 from django_pgqueue.tables.queue import Queue, QueueSettings, reopened
 from django_pgqueue.types import (
@@ -466,7 +466,8 @@ class Operations(Generic[M]):
 
     async def aresult(self, message_id: int, *, timeout: float | None = 0) -> Any:
         """The async twin of :meth:`result`; other tasks of the loop run while it waits."""
-        return await results.aresult(await sync_to_async(self._open)(), message_id, timeout=timeout)
+        look = sync_to_async(lambda: self._run(results.look, message_id))
+        return await results.aresult(look, timeout=timeout)
 
     def attempts(self, message_id: int) -> list[Attempt]:
         """The stored failed attempts of a message, the oldest first.

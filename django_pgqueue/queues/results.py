@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from math import inf
 from typing import Any
 
-from asgiref.sync import sync_to_async
 from django.db import connections
 
 from django_pgqueue.engine import arguments
@@ -46,18 +45,18 @@ def result(queue: OpenQueue, message_id: int, *, timeout: float | None = 0) -> A
     """
     for pause in _pauses(timeout):
         try:
-            return _look(queue, message_id)
+            return look(queue, message_id)
         except ResultNotReady:
             if not pause:
                 raise
         time.sleep(pause)
 
 
-async def aresult(queue: OpenQueue, message_id: int, *, timeout: float | None = 0) -> Any:
+async def aresult(look: Callable[[], Awaitable[Any]], *, timeout: float | None = 0) -> Any:
     """The async twin of :func:`result`; other tasks of the loop run while it waits."""
     for pause in _pauses(timeout):
         try:
-            return await sync_to_async(_look)(queue, message_id)
+            return await look()
         except ResultNotReady:
             if not pause:
                 raise
@@ -75,7 +74,8 @@ def _pauses(timeout: float | None) -> Iterator[float]:
         pause = min(pause * 1.5, _LONGEST)
 
 
-def _look(queue: OpenQueue, message_id: int) -> Any:
+def look(queue: OpenQueue, message_id: int) -> Any:
+    """Return the message's result, or raise what :func:`result` raises."""
     [message_id] = arguments.ids([message_id])
     live = LiveMessage.objects.one(queue.id, message_id, using=queue.alias)
     # Look twice: the message may be archived after the look in the archive, before the one in the

@@ -64,7 +64,7 @@ class Kind(NamedTuple):
 
 
 COUNT = Kind("N", arguments.count, within=(1, INT4))
-SECONDS = Kind("TIME", arguments.count, within=(1, INT4))
+SECONDS = Kind("TIME", arguments.seconds, within=(1, INT4))
 SLOTS = Kind("N", arguments.slots, within=(1, MOST_SLOTS))
 SPAN = Kind("TIME", arguments.span, within=(SHORTEST, LONGEST))
 RATE = Kind("RATE", arguments.rate, matching=arguments.RATE)

@@ -181,7 +181,7 @@ Length: TypeAlias = dt.timedelta | float
 class ChangeableSettings(TypedDict, total=False):
     """The types of the settings of a queue that may change, as arguments of an operation."""
 
-    visibility_timeout: int
+    visibility_timeout: int | dt.timedelta
     max_deliveries: int
     dead_letter_queue: str | Queue | None
     retention: Length | None
@@ -353,6 +353,8 @@ class Queue(models.Model):
 
     def clean(self) -> None:
         validate(arguments.limits_together, self._limits())
+        queues = type(self).objects.using(self.alias)
+        validate(arguments.refuse_loop, self, self.dead_letter_queue_id, queues)
 
     def save(self, *args: Any, using: str | None = None, **kwargs: Any) -> None:
         arguments.queue_name(self.name)

@@ -32,7 +32,7 @@ from django_pgqueue.worker.presence import Presence
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
 from django_pgqueue.worker.supervisor import is_orphaned
-from django_pgqueue.worker.ticking import Ticker
+from django_pgqueue.worker.ticker import Ticker
 from django_pgqueue.worker.workers import AsyncWorkers, LockedWorker, Worker
 
 _DRAIN_CHECK = 0.1

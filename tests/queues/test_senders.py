@@ -161,7 +161,7 @@ RULES: dict[str, list[Callable[[Sender], bool]]] = {
     "`headers` are an object": [refuses(headers=[1]), refuses(headers="text")],
     "of messages with a [unique key](once.md) one is sent": [sends_a_key_once],
     "before `scheduled_at` no read delivers it": [hides(scheduled_at=NEXT_CENTURY)],
-    "after `expires_at` [no read delivers it](expiry.md)": [hides(expires_at=LONG_AGO)],
+    "after `expires_at` [no read delivers it](sending.md#expiry)": [hides(expires_at=LONG_AGO)],
     "messages of a [group](groups.md) are delivered in order": [keeps_the_order],
 }
 

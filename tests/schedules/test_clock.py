@@ -11,7 +11,7 @@ import pytest
 from django_pgqueue import schedules
 from django_pgqueue.engine import cron
 from django_pgqueue.models import Message, Queue, Schedule
-from django_pgqueue.worker import ticking
+from django_pgqueue.worker import ticker
 from tests.schedules.clocks import DAY, NOON, UTC, found, mend
 from tests.schedules.clocks import send_due as due
 
@@ -104,7 +104,7 @@ def test_the_doctor_finds_a_schedule_far_ahead_and_the_ticker_mends_it(orders, c
     assert "consumer" in finding.action
 
     with caplog.at_level(logging.WARNING, "django_pgqueue"):
-        ticking.Ticker({"default": []})._look("default")
+        ticker.Ticker({"default": []})._look("default")
 
     assert "the next tick of schedule daily was" in caplog.text
     assert not found()[0].is_problem

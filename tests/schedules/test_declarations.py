@@ -10,7 +10,7 @@ import pytest
 
 from django_pgqueue import consumer, queue, schedule, schedules
 from django_pgqueue.models import Message, Process, Queue, Schedule
-from django_pgqueue.worker import ticking
+from django_pgqueue.worker import ticker
 from tests.schedules.clocks import DAY, NOON, UTC, found
 from tests.waiting import until
 from tests.worker.test_processes import url
@@ -25,7 +25,7 @@ class Running:
         self._options: dict[str, Any] = {"every": DAY, **options}
         self._process = Process.objects.register(list(queues), version="1", using="default")
         ids = Queue.objects.filter(name__in=queues).values_list("pk", flat=True)
-        self._ticker = ticking.Ticker({"default": list(ids)}, lambda alias: self._process.pk)
+        self._ticker = ticker.Ticker({"default": list(ids)}, lambda alias: self._process.pk)
         self.queues = queues
         self.declares(*declares)
 
@@ -46,15 +46,15 @@ class Running:
 
 @pytest.fixture(autouse=True)
 def code(own_handlers: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ticking, "_GRACE", 0)
-    monkeypatch.setattr("django_pgqueue.handlers.declared.register", _register_again)
+    monkeypatch.setattr(ticker, "_GRACE", 0)
+    monkeypatch.setattr("django_pgqueue.handlers.registry.register", _register_again)
 
 
 def _register_again(handler: Any) -> None:
     """Restore a handler: each process has its own registry."""
     from django_pgqueue import handlers
 
-    handlers.declared._handlers[handler.function.__qualname__ + str(id(handler.function)), None] = (
+    handlers.registry._handlers[handler.function.__qualname__ + str(id(handler.function)), None] = (
         handler
     )
 
@@ -91,7 +91,7 @@ def test_a_schedule_stays_while_an_old_process_declares_it(orders):
 
 
 def test_a_restart_ends_no_schedule(orders, monkeypatch):
-    monkeypatch.setattr(ticking, "_GRACE", 60)
+    monkeypatch.setattr(ticker, "_GRACE", 60)
     Running("orders", declares=["nightly"]).stop()
     new = Running("orders", declares=["nightly_report"])
     assert running() == ["nightly", "nightly_report"]

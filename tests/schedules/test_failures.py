@@ -13,7 +13,7 @@ from django.db import DatabaseError, OperationalError, connection
 from django_pgqueue import consumer, queue, schedule, signals
 from django_pgqueue.models import BoundQueue, Message, Queue, Schedule
 from django_pgqueue.observability import logs
-from django_pgqueue.worker import ticking
+from django_pgqueue.worker import ticker
 from tests.actors import begin, commit, execute
 from tests.conftest import run_sql
 from tests.hearing import listening
@@ -207,7 +207,7 @@ def test_after_a_failure_the_ticker_still_plans_the_next_tick(mails, monkeypatch
 
     monkeypatch.setattr(type(Schedule.objects), "send_due", fail)
 
-    assert ticking.Ticker({"default": []})._look("default") <= 2
+    assert ticker.Ticker({"default": []})._look("default") <= 2
 
 
 def test_a_lost_connection_is_no_failure_of_the_schedule(committed_orders, actor):
@@ -323,11 +323,11 @@ def test_the_ticker_of_each_role_declares_and_sends_its_permitted_schedules(
 
     for name, each in two_roles.items():
         with acting(each):
-            assert 0 < ticking.Ticker({"default": []})._look("default") <= ticking._LONGEST
+            assert 0 < ticker.Ticker({"default": []})._look("default") <= ticker._LONGEST
         assert Schedule.objects.filter(name=name).exists()
         Schedule.objects.filter(name=name).update(next_run_at=NOON)
     for each in two_roles.values():
         with acting(each):
-            ticking.Ticker({"default": []})._look("default")
+            ticker.Ticker({"default": []})._look("default")
 
     assert sorted(name for name, _ in sent()) == ["mails", "orders"]

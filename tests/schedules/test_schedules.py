@@ -13,7 +13,7 @@ from django_pgqueue import consumer, handlers, queue, schedule, schedules, signa
 from django_pgqueue.engine import cron
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.models import LiveMessage, Message, Queue, Schedule
-from django_pgqueue.worker import ticking
+from django_pgqueue.worker import ticker
 from tests.actors import begin, commit, execute
 from tests.hearing import heard
 from tests.schedules.clocks import DAY, NOON, UTC
@@ -277,7 +277,7 @@ def test_the_messages_of_a_schedule_are_in_its_group(orders):
 
 def test_the_messages_of_a_schedule_expire(orders, declarations):
     schedule(every=DAY, expires=60)(consumer("orders")(report))
-    ticking.synchronize("default")
+    ticker.synchronize("default")
     found = Schedule.objects.get()
 
     assert due(found.next_run_at) == 1
@@ -287,7 +287,7 @@ def test_the_messages_of_a_schedule_expire(orders, declarations):
         left = message.expires_at - message.enqueued_at
         assert abs(left - dt.timedelta(minutes=1)) < dt.timedelta(seconds=5)
     assert Message.objects.count() == 2
-    assert ticking.synchronize("default") == 0
+    assert ticker.synchronize("default") == 0
 
 
 def test_a_schedule_that_another_process_sends_is_skipped(committed_orders, actor):
@@ -326,8 +326,8 @@ def test_a_declared_schedule_becomes_a_row(orders, declarations):
         consumer("orders")(report)
     )
 
-    assert ticking.synchronize("default") == 1
-    assert ticking.synchronize("default") == 0
+    assert ticker.synchronize("default") == 1
+    assert ticker.synchronize("default") == 0
 
     found = Schedule.objects.get()
     assert found.name == "tests.schedules.test_schedules.report"
@@ -340,7 +340,7 @@ def test_a_declared_schedule_becomes_a_row(orders, declarations):
 def test_the_decorators_stand_in_any_order(orders, declarations):
     consumer("orders")(schedule(every=60)(report))
 
-    ticking.synchronize("default")
+    ticker.synchronize("default")
 
     found = Schedule.objects.get()
     assert found.interval == dt.timedelta(minutes=1)
@@ -350,18 +350,18 @@ def test_the_decorators_stand_in_any_order(orders, declarations):
 def test_changes_in_the_admin_stay_until_the_code_changes(orders, declarations):
     body = {"on": dt.date(2026, 1, 1)}
     consumer("orders")(schedule(every=60, body=body)(report))
-    ticking.synchronize("default")
+    ticker.synchronize("default")
     found = Schedule.objects.get()
     found.interval, found.paused = DAY, True
     found.save()
 
-    assert ticking.synchronize("default") == 0
+    assert ticker.synchronize("default") == 0
     found.refresh_from_db()
     assert found.interval == DAY
 
     declarations.clear()
     schedule(every=30, body=body)(report)
-    assert ticking.synchronize("default") == 1
+    assert ticker.synchronize("default") == 1
     found.refresh_from_db()
     assert (found.interval, found.paused) == (dt.timedelta(seconds=30), True)
 
@@ -379,7 +379,7 @@ def test_two_schedules_of_one_function_need_names(declarations):
 def test_a_schedule_needs_a_queue(db, declarations, caplog):
     schedule(every=60)(report)
 
-    assert ticking.synchronize("default") == 0
+    assert ticker.synchronize("default") == 0
     assert "put @consumer or @task on it too" in caplog.text
 
 
@@ -387,14 +387,14 @@ def test_a_missing_queue_is_logged_and_keeps_no_other_from_it(orders, declaratio
     consumer("missing")(schedule(every=60)(report))
     consumer("orders")(schedule(every=60)(report_again))
 
-    assert ticking.synchronize("default") == 1
+    assert ticker.synchronize("default") == 1
     assert "There is no queue 'missing'" in caplog.text
 
 
 def test_only_schedules_in_the_databases_of_the_process_are_declared(orders, declarations):
     consumer("orders")(schedule(every=60)(report))
 
-    assert ticking.synchronize("other") == 0
+    assert ticker.synchronize("other") == 0
 
 
 @pytest.mark.parametrize(
@@ -434,7 +434,7 @@ class TestTasks:
 
         queue("default").create()
         schedule("0 4 * * *", args=[1], kwargs={"two": 2})(add)
-        ticking.synchronize("default")
+        ticker.synchronize("default")
         found = Schedule.objects.get()
 
         assert due(found.next_run_at) == 1
@@ -452,7 +452,7 @@ class TestTasks:
 
         queue("default").create()
         schedule(every=DAY, args=[1], expires=given)(task(expires=60)(add.func))
-        ticking.synchronize("default")
+        ticker.synchronize("default")
 
         assert Schedule.objects.get().expires == dt.timedelta(seconds=seconds)
 
@@ -463,7 +463,7 @@ class TestTasks:
         queue("default").create()
         options: Any = {"group": "of {one}", "unique": "{one}", "until": "done"}
         schedule(every=DAY, args=[1, 2])(task(**options)(add.func))
-        ticking.synchronize("default")
+        ticker.synchronize("default")
 
         found = Schedule.objects.get()
         key = f"{add.module_path}:1"
@@ -480,7 +480,7 @@ class TestTasks:
 
         schedule(every=5, args=[1])(add)
 
-        assert ticking.synchronize("default") == 0
+        assert ticker.synchronize("default") == 0
         assert not Schedule.objects.exists()
 
 
@@ -490,7 +490,7 @@ class TestTasks:
 def test_a_consumer_sends_and_handles_scheduled_messages(
     committed_orders, declarations, monkeypatch
 ):
-    monkeypatch.setattr(ticking, "_LONGEST", 0.05)
+    monkeypatch.setattr(ticker, "_LONGEST", 0.05)
     handled: list[Any] = []
 
     def note(message: Message) -> None:
@@ -521,12 +521,12 @@ def test_a_database_error_is_announced_and_the_ticker_goes_on(
     def fail(**kwargs: Any) -> int:
         raise OperationalError("gone")
 
-    ticker = ticking.Ticker({"default": []})
+    loop = ticker.Ticker({"default": []})
     made(at=NOON, interval=DAY)
     with heard(signals.database_failed) as told, monkeypatch.context() as patched:
         patched.setattr(Schedule.objects, "send_due", fail)
-        assert ticker._look("default") == ticking._LONGEST
+        assert loop._look("default") == ticker._LONGEST
 
     assert [each["operation"] for each in told] == ["schedule"]
-    assert ticker._look("default") <= ticking._LONGEST
+    assert loop._look("default") <= ticker._LONGEST
     assert Message.objects.count() == 1

@@ -11,7 +11,7 @@ from django_pgqueue import schedules
 from django_pgqueue.management.diagnosis import Finding, Limits, examine
 from django_pgqueue.models import Message, Queue, Schedule
 from django_pgqueue.testing import travel
-from django_pgqueue.worker import ticking
+from django_pgqueue.worker import ticker
 from tests.admin.conftest import page
 from tests.app.models import Order
 from tests.conftest import run_sql
@@ -102,7 +102,7 @@ def test_the_ticker_waits_for_the_next_tick(orders, monkeypatch):
     made(cron="0 4 * * *")
     set_tick("2026-01-01T03:00:00+00:00")
 
-    assert ticking.Ticker({"default": []})._look("default") == ticking._LONGEST
+    assert ticker.Ticker({"default": []})._look("default") == ticker._LONGEST
     assert Message.objects.count() == 1
 
 

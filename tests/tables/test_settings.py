@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import inspect
 import re
 from argparse import ArgumentParser
@@ -11,11 +12,13 @@ from typing import Any
 import jedi
 import pytest
 from django.contrib.admin import site
+from django.core.exceptions import ValidationError
 from django.test import RequestFactory
 
 from django_pgqueue.engine.open_queue import STORED
+from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.management.commands.pgqueue_create import Command
-from django_pgqueue.models import BoundQueue, Message, Queue
+from django_pgqueue.models import BoundQueue, Message, Queue, queue
 from django_pgqueue.operations import AlterQueue, CreateQueue, DropQueue
 from django_pgqueue.tables.queue import SETTINGS, ChangeableSettings, QueueSettings
 
@@ -114,3 +117,24 @@ def test_an_unknown_setting_is_refused(db):
         BoundQueue("orders").create(limits=3)  # type: ignore[call-arg]
 
     assert not Queue.objects.exists()
+
+
+def test_a_visibility_timeout_may_be_a_timedelta_of_whole_seconds(db):
+    orders = queue("orders")
+
+    assert orders.create(visibility_timeout=dt.timedelta(minutes=1)).visibility_timeout == 60
+    with pytest.raises(InvalidArgument, match="must be whole seconds, at least 1"):
+        queue("mails").create(visibility_timeout=dt.timedelta(seconds=1.5))
+
+
+def test_a_dead_letter_queue_that_is_gone_is_named_as_the_cause(db):
+    with pytest.raises(InvalidArgument, match="the dead_letter_queue of queue 'orders' does not"):
+        Queue(name="orders", dead_letter_queue_id=999_999).save()
+
+
+def test_a_form_refuses_a_queue_as_its_own_dead_letter_queue(db):
+    orders = queue("orders").create()
+    orders.dead_letter_queue = orders
+
+    with pytest.raises(ValidationError, match="would form a cycle"):
+        orders.full_clean()

@@ -84,7 +84,7 @@ class Worked(Stored):
     """Replaces the ImmediateBackend: a consumer runs what is enqueued."""
 
     def work(self, queue: str) -> None:
-        with mock.patch.dict(handlers.declared._handlers, clear=True):
+        with mock.patch.dict(handlers.registry._handlers, clear=True):
             consuming.register()
             call_command("runconsumer", queue, drain=True, no_progress=True, stdout=io.StringIO())
 

@@ -22,7 +22,7 @@ from django.db import connection, transaction
 from django_pgqueue import consumer, schedule, signals
 from django_pgqueue.models import Message
 from django_pgqueue.retries import Constant
-from django_pgqueue.worker import ticking
+from django_pgqueue.worker import ticker
 from tests.app.models import Order
 from tests.working.history import record
 
@@ -162,7 +162,7 @@ if "WORKING_STUCK_LOG" in os.environ:
 # A schedule declared by another version of this code: "queue name". Without a declaration it ends
 # soon.
 if declared := os.environ.get("WORKING_SCHEDULE"):
-    ticking._GRACE = 5
+    ticker._GRACE = 5
     on, name = declared.split()
     schedule(every=3600, name=name)({"patient": patient, "lease": lease}[on])
 

@@ -14,7 +14,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from django_pgqueue.models import Lake, Message
-from django_pgqueue.worker import ticking
+from django_pgqueue.worker import ticker
 from pyspark_pgqueue.__main__ import main
 from tests.spark.conftest import exported, wait_for_commits
 from tests.test_docs import ROOT, blocks, compiled
@@ -106,7 +106,7 @@ def test_consumer_of_a_schedule_exports_in_a_thread(
 
     export = run(CONSUMER._replace(text=CONSUMER.text.replace("/data/lake", lake)))["export"]
 
-    assert ticking.synchronize("default") == 1
+    assert ticker.synchronize("default") == 1
     # As in a consumer's worker.
     with ThreadPoolExecutor(1) as workers:
         workers.submit(export, None).result()

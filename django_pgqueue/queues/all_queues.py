@@ -17,7 +17,7 @@ from django_pgqueue.engine.topics import topic_pattern
 from django_pgqueue.errors import QueueBusy, QueueInUse, QueueMismatch
 from django_pgqueue.history.keep import keep_history
 from django_pgqueue.queues import announcing
-from django_pgqueue.queues.twins import takes, twin_of
+from django_pgqueue.queues.decorators import takes, twin_of
 from django_pgqueue.tables import columns
 from django_pgqueue.tables.binding import Binding, route, send_to_each, with_key
 from django_pgqueue.tables.process import Process
