@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from django_pgqueue.engine.read import positions
+from django_pgqueue.engine.rows import Delivery
 from django_pgqueue.engine.statements import render
 from django_pgqueue.management.jobs import url_of
 from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message
@@ -19,7 +20,7 @@ from tests.conftest import run_sql
 pytestmark = pytest.mark.django_db(transaction=True)
 
 QTY = 20
-COLUMNS = ("note", "id", "read_ct", "read_at", "body", "headers", "enqueued_at", "priority")
+COLUMNS = Delivery._fields
 
 
 class Client:
