@@ -174,7 +174,7 @@ ENDS: dict[str, Callable[[Any, Any], Any]] = {
     "cancel": lambda orders, m: orders.cancel(m.id),
     "delete": lambda orders, m: orders.delete(m),
     "purge": lambda orders, m: orders.purge(),
-    "erase": lambda orders, m: orders.model.objects.filter(pk=m.id).delete(),
+    "erase": lambda orders, m: Message.objects.filter(pk=m.id).delete(),
     "complete a batch": lambda orders, m: orders.complete([m.receipt]),
 }
 
