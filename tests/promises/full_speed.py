@@ -82,7 +82,8 @@ class Journal:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def note(self, event: str, **facts: Any) -> None:
-        line = json.dumps({"at": time.monotonic(), "event": event, **facts})
+        now = {"at": time.monotonic(), "clock": time.time()}
+        line = json.dumps({**now, "event": event, **facts})
         os.write(self._file, (line + "\n").encode())
 
     def close(self) -> None:
