@@ -333,7 +333,8 @@ MUTANTS = (
         (
             Change(
                 f"{DDL}/groups.sql",
-                "{schema}.pgqueue_next_turn() AS turn",
+                "(SELECT {schema}.pgqueue_last_turn()) + "
+                "nextval('{schema}.pgqueue_turn_seq') AS turn",
                 "w.id << 20 AS turn",
             ),
         ),

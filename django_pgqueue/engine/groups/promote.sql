@@ -142,6 +142,7 @@ done AS (
         SELECT ctid FROM pgqueue_recheck WHERE ctid = ANY(ARRAY(
             SELECT ctid FROM marks WHERE (group_key IN (SELECT group_key FROM settled)) IS TRUE))
         FOR UPDATE SKIP LOCKED))
+    RETURNING ctid
 ),
 -- 7. The result. found: whether this statement gave heads to as many groups as it may, and so perhaps
 -- did not look at all of them.
@@ -152,8 +153,9 @@ enough AS MATERIALIZED (
 -- heads: new heads that are due; in a queue with limits, groups whose slots are filled
 -- rechecked: the id up to which all rechecks are processed, but for new ones with the highest id
 -- more: whether other groups may lack a head
--- passed: the groups that were looked at
-SELECT coalesce((SELECT heads FROM begun), 0) + coalesce((SELECT heads FROM replaced), 0) + coalesce((SELECT heads FROM filled), 0)
+-- passed: the groups that were looked at, and whose rechecks remain
+SELECT coalesce((SELECT heads FROM begun), 0) + coalesce((SELECT heads FROM replaced), 0)
+           + coalesce((SELECT heads FROM filled), 0)
            + (SELECT count(*) FROM tried
               WHERE (group_key IN (SELECT group_key FROM unfilled)) IS NOT TRUE) AS heads,
        (SELECT coalesce(min(id) FILTER (
@@ -161,9 +163,10 @@ SELECT coalesce((SELECT heads FROM begun), 0) + coalesce((SELECT heads FROM repl
         FROM marks) AS rechecked,
        (SELECT found FROM enough)
            OR (SELECT count(*) FROM marks) = (SELECT marks FROM most) AS more,
-       ARRAY(SELECT group_key FROM asked
-             WHERE NOT (SELECT found FROM enough)
-                OR (group_key IN (SELECT group_key FROM settled)) IS TRUE
-                OR (group_key IN (SELECT group_key FROM headless)) IS TRUE
-                OR (group_key IN (SELECT group_key FROM mine)) IS TRUE) AS passed
+       ARRAY(SELECT DISTINCT group_key FROM marks
+             WHERE (ctid IN (SELECT ctid FROM done)) IS NOT TRUE
+               AND (NOT (SELECT found FROM enough)
+                    OR (group_key IN (SELECT group_key FROM settled)) IS TRUE
+                    OR (group_key IN (SELECT group_key FROM headless)) IS TRUE
+                    OR (group_key IN (SELECT group_key FROM mine)) IS TRUE)) AS passed
 WHERE {leases/unflushed}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from asgiref.sync import async_to_sync
 
+from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.errors import InvalidArgument, TransactionRefused
 from django_pgqueue.models import BoundQueue, Message, Queue
 from django_pgqueue.types import Metrics
@@ -140,6 +141,26 @@ def test_groups_take_no_ids(committed_orders, actor):
     committed_orders.archive(committed_orders.read(qty=10))
 
     assert committed_orders.send(4) == ids[0] + 3
+
+
+def test_a_search_for_heads_passes_over_locked_groups_alone(committed_orders, actor, monkeypatch):
+    groups = [f"g{n}" for n in range(1500)]
+    committed_orders.send_batch(groups, group=groups)
+    assert len(committed_orders.read(qty=None)) == 1500
+    committed_orders.send_batch(groups, group=groups)  # rechecks of groups that have a head
+    actor.do(begin)
+    actor.do(execute, "SELECT FROM pgqueue_group WHERE group_key = 'g7' FOR UPDATE")
+    passed, run = [], OpenQueue.run
+
+    def spied(queue, statement, params=None, /, **names):
+        if statement == "groups/promote":
+            passed.append(params["passed"].copy())
+        return run(queue, statement, params, **names)
+
+    monkeypatch.setattr(OpenQueue, "run", spied)
+    assert committed_orders.read() == []
+
+    assert passed == [[], ["g7"]]
 
 
 def test_groups_take_turns_after_a_million_heads(committed_orders, sql):
