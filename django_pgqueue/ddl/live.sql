@@ -56,8 +56,10 @@ CREATE TABLE pgqueue_deferred (
 
 CREATE INDEX pgqueue_deferred_vt_idx ON pgqueue_deferred (queue_id, vt);
 
--- Counts what is in flight, for the limit of a whole queue.
-CREATE INDEX pgqueue_deferred_in_flight ON pgqueue_deferred (queue_id, vt) WHERE state = 'PROCESSING';
+-- Counts what is in flight, for the limit of a whole queue. Only a query that says LIKE uses it. With
+-- =, a query for messages by their ids could choose it too, if planned while few were in flight.
+CREATE INDEX pgqueue_deferred_in_flight ON pgqueue_deferred (queue_id, vt)
+    WHERE state LIKE 'PROCESSING';
 
 -- Batch leases: one row for the messages of one priority that a read took from ready, instead of a
 -- row of deferred, with two index entries, for each message. A statement on a single message first

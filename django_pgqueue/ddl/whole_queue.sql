@@ -31,7 +31,7 @@ BEGIN
         SELECT leased - count(*) INTO leased FROM ended;
     END IF;
     RETURN leased + (SELECT count(*) FROM {schema}.pgqueue_deferred d
-                     WHERE d.queue_id = queue AND d.state = 'PROCESSING');
+                     WHERE d.queue_id = queue AND d.state LIKE 'PROCESSING');
 END
 $$;
 
@@ -97,7 +97,7 @@ BEGIN
         -- A row that another session has locked may be extended, so it counts as leased.
         expired := cardinality(ARRAY(
             SELECT d.ctid FROM {schema}.pgqueue_deferred d
-            WHERE d.queue_id = queue AND d.state = 'PROCESSING' AND d.vt <= statement_timestamp()
+            WHERE d.queue_id = queue AND d.state LIKE 'PROCESSING' AND d.vt <= statement_timestamp()
             FOR UPDATE SKIP LOCKED));
         is_reused := expired > 0;
         number := greatest(least(number, most - leased + expired), 0);
@@ -120,7 +120,7 @@ BEGIN
         last_read_at = last_read_at + interval '1 microsecond'
     WHERE is_reused AND ctid = ANY(ARRAY(
         SELECT d.ctid FROM {schema}.pgqueue_deferred d
-        WHERE d.queue_id = queue AND d.state = 'PROCESSING' AND d.vt <= statement_timestamp()
+        WHERE d.queue_id = queue AND d.state LIKE 'PROCESSING' AND d.vt <= statement_timestamp()
           AND d.last_read_at < statement_timestamp()
         FOR UPDATE SKIP LOCKED));
     RETURN true;

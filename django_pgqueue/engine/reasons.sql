@@ -86,7 +86,7 @@ LEFT JOIN LATERAL (
             WHERE h.queue_id = k.queue_id AND h.group_key = '' AND h.slot = -1
               AND o.rate IS NOT NULL) AS next_at,
            (SELECT count(*) FROM pgqueue_deferred d
-            WHERE d.queue_id = k.queue_id AND d.state = 'PROCESSING'
+            WHERE d.queue_id = k.queue_id AND d.state LIKE 'PROCESSING'
               AND d.vt > statement_timestamp()) AS in_flight
     WHERE num_nonnulls(o."limit", o.rate) > 0
 ) slot ON true

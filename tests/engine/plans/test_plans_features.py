@@ -15,7 +15,7 @@ from django_pgqueue.admin.queries import rows
 from django_pgqueue.admin.search import Search
 from django_pgqueue.engine.read import positions
 from django_pgqueue.engine.statements import Part
-from django_pgqueue.models import Binding, BoundQueue, LiveMessage, Message
+from django_pgqueue.models import Binding, BoundQueue, LiveMessage, Message, Queue
 from tests.conftest import run_sql
 from tests.engine.plans.plans import watched
 
@@ -178,6 +178,25 @@ def test_what_comes_after_an_ack_costs_its_batch_though_plans_are_old(orders, sq
     # few times each.
     assert rows_read() - before <= 100 * 14
     assert orders.metrics().ready >= 5_000 - 100
+
+
+@pytest.mark.parametrize("limits", [{}, {"group_limit": 5}], ids=["no limit", "group_limit"])
+def test_a_read_and_a_retry_cost_their_batch_though_plans_are_old(orders, sql, limits):
+    Queue.objects.filter(name="orders").update(**limits)
+    sql("ANALYZE pgqueue_waiting, pgqueue_recheck, pgqueue_group, pgqueue_ready, pgqueue_deferred")
+    for _ in range(10):  # the triggers' plans are now cached
+        orders.send_batch([0] * 3, group="a")
+        orders.retry({message.receipt: 60 for message in orders.read(qty=2)})
+    orders.send_batch([0] * 5_000, group=[f"g{n}" for n in range(5_000)])
+    begin_all_groups()
+    assert len(orders.read(qty=2_000)) == 2_000
+    before = rows_read()
+
+    messages = orders.read(qty=10)
+    orders.retry({message.receipt: 60 for message in messages})
+
+    assert len(messages) == 10
+    assert rows_read() - before <= 10 * 20
 
 
 def test_setting_followers_back_costs_its_batch(crowded, sql):
