@@ -65,7 +65,8 @@ filled AS MATERIALIZED (
 ),
 -- 4. Other groups with a row in pgqueue_group: the next head, if the head is gone (ddl/groups.sql).
 -- While the row is locked, its head does not change. The next read processes rows that changed after
--- this statement began: these are in locked, but not in looked_at.
+-- this statement began: these are in locked, but not in looked_at. A longer transaction does not keep
+-- groups locked that have a head (headed).
 known AS MATERIALIZED (
     SELECT a.group_key, a.id, g.place,
            coalesce((SELECT true FROM pgqueue_deferred d
@@ -80,7 +81,8 @@ known AS MATERIALIZED (
     WHERE NOT (SELECT has_slots FROM slotted)
 ),
 headed AS MATERIALIZED (
-    SELECT unnest(pgqueue_alive_groups(array_agg(place))) AS group_key FROM known WHERE alive
+    SELECT unnest(pgqueue_alive_groups(array_agg(place))) AS group_key FROM known
+    WHERE alive AND NOT %(alone)s
     HAVING count(*) > 0
 ),
 headless AS MATERIALIZED (
@@ -89,7 +91,8 @@ headless AS MATERIALIZED (
 ),
 locked AS MATERIALIZED (
     SELECT g.ctid AS place, g.group_key FROM pgqueue_group g
-    WHERE g.ctid = ANY(ARRAY(SELECT place FROM headless))
+    WHERE g.ctid = ANY(ARRAY(SELECT place FROM headless
+                             UNION ALL SELECT place FROM known WHERE alive AND %(alone)s))
     FOR UPDATE SKIP LOCKED
 ),
 looked_at AS MATERIALIZED (
@@ -97,7 +100,8 @@ looked_at AS MATERIALIZED (
 ),
 replaced AS MATERIALIZED (
     SELECT f.heads, f.places
-    FROM (SELECT array_agg(place) AS places FROM looked_at) l
+    FROM (SELECT array_agg(place) AS places FROM looked_at
+          WHERE (place IN (SELECT place FROM headless)) IS TRUE) l
     CROSS JOIN LATERAL pgqueue_next_heads(l.places) f
     WHERE l.places IS NOT NULL
 ),
