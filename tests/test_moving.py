@@ -81,6 +81,29 @@ CREATE TABLE django_tasks_database_dbtaskresult (
 );
 """
 
+DJANGO_OX = """
+CREATE TABLE django_ox_oxtask (
+    id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+    task_path varchar(255) NOT NULL DEFAULT 'tests.tasks.sample.add',
+    args jsonb NOT NULL,
+    kwargs jsonb NOT NULL DEFAULT '{"two": 5}',
+    queue_name varchar(128) NOT NULL DEFAULT 'default',
+    priority smallint NOT NULL DEFAULT 0,
+    status varchar(10) NOT NULL DEFAULT 'READY',
+    run_after timestamptz,
+    enqueued_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+CREATE TABLE django_ox_oxscheduletick (
+    id bigserial PRIMARY KEY,
+    task_id uuid REFERENCES django_ox_oxtask (id) DEFERRABLE INITIALLY DEFERRED
+);
+INSERT INTO django_ox_oxtask (args) VALUES ('[1]');
+INSERT INTO django_ox_oxtask (args, priority, run_after)
+    VALUES ('[2]', 7, now() + interval '1 hour');
+INSERT INTO django_ox_oxtask (args, status) VALUES ('[3]', 'RUNNING'), ('[4]', 'WAITING');
+INSERT INTO django_ox_oxscheduletick (task_id) SELECT id FROM django_ox_oxtask;
+"""
+
 
 def page(name: str, part: str = "", names: dict[str, Any] | None = None) -> dict[str, Any]:
     """The names defined by a page's Python, or by its blocks that contain ``part``."""
@@ -164,15 +187,38 @@ def test_the_consumer_that_replaces_a_task_of_celery_runs(shop):
 
 
 @needs_tasks
+def test_waiting_tasks_of_django_ox_move_in_their_order(shop):
+    run_sql(DJANGO_OX)
+    queue("default").create()
+    names = page("moving_from_django_ox")
+
+    with override_settings(TASKS=names["TASKS"]):
+        assert names["move"]() == 2
+        assert names["move"]() == 0
+
+    run_sql("SET CONSTRAINTS ALL IMMEDIATE")
+    moved = Message.objects.order_by("pk")
+    assert [(each.body["args"], each.body["kwargs"], each.priority) for each in moved] == [
+        ([1], {"two": 5}, 0),
+        ([2], {"two": 5}, 7),
+    ]
+    states = LiveMessage.objects.order_by("pk").values_list("state", flat=True)
+    assert list(states) == ["PENDING", "SCHEDULED"]
+    assert run_sql("SELECT args::text FROM django_ox_oxtask ORDER BY 1") == [("[3]",), ("[4]",)]
+    assert run_sql("SELECT count(task_id) FROM django_ox_oxscheduletick") == [(2,)]
+
+
+@needs_tasks
 @override_settings(TASKS={"default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend"}})
-def test_the_task_that_replaces_a_task_of_celery_runs(shop, monkeypatch):
+@pytest.mark.parametrize("other", ["celery", "django_q2", "huey"])
+def test_the_task_that_replaces_a_task_runs(shop, monkeypatch, other):
     from django_pgqueue.tasks import consuming
 
     queue("default").create()
     consuming.register()
     guide = ModuleType("guide")  # a task is looked up by its module
     monkeypatch.setitem(sys.modules, "guide", guide)
-    names = page("moving_from_celery", "@task(", vars(guide))
+    names = page(f"moving_from_{other}", "@task(", vars(guide))
 
     order = names["place"]("A-7")
     drain("default")
