@@ -48,6 +48,7 @@ html_title = f"django_pgqueue {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sphinx = False
+html_search_scorer = str(DOCS / "scorer.js")
 pygments_style, pygments_dark_style = "friendly", "github-dark"
 
 myst_heading_anchors = 4

@@ -1,4 +1,4 @@
-"""The guides on tasks, schedules, tests, results, poolers, triage and observation run as written.
+"""The guides on tasks, schedules, tests, workflows, poolers, triage and observation run as written.
 
 The blocks of a page share their names, like one module of a project. The tests then check what the
 page says about them.
@@ -10,14 +10,16 @@ import re
 import sys
 import unittest
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import django
 import pytest
 import yaml
+from asgiref.sync import async_to_sync
 from django.apps import AppConfig
-from django.db import connections
+from django.db import connections, transaction
 from django.test import Client, TestCase
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -35,6 +37,7 @@ from django_pgqueue.worker.listener import can_listen
 from tests.acceptance.test_transactions import pooled
 from tests.actors import Actor, call
 from tests.admin.conftest import operator, page, staff
+from tests.app.models import Import, Order
 from tests.test_docs import ROOT, blocks, run
 
 __all__ = ["operator", "staff"]
@@ -60,6 +63,8 @@ def play(db: None, own_handlers: None, monkeypatch: pytest.MonkeyPatch) -> Play:
         names["settings"] = []
         for block in blocks(ROOT / "docs" / page):
             if title and block.text not in section(page, title):
+                continue
+            if block.text.startswith("# shop/models.py"):  # tests/app has the model
                 continue
             run(block, names)
             for name in ("TASKS", "PGQUEUE", "INSTALLED_APPS", "DATABASES"):
@@ -193,6 +198,91 @@ def test_index(play, shop, orders):
 
     order.refresh_from_db()
     assert order.note == "charged"
+
+
+def test_faq(play, shop, orders):
+    dead = make_queue("orders.dead")
+    for name in ("mails", "audit"):
+        make_queue(name)
+    names = play("faq.md")
+    assert [queue(name).peek()[0].body for name in ("mails", "audit")] == [{"order": 7}] * 2
+    assert ArchivedMessage.objects.get(pk=names["reminder"]).state == "CANCELLED"
+
+    orders.send(7)
+    orders.read()[0].reject("no such order")
+    [archived] = ArchivedMessage.objects.filter(state="FAILED").values_list("pk", flat=True)
+    names["retry_failed"](archived)
+    assert [message.body for message in orders.peek(qty=5)] == [7]
+    orders.purge()
+
+    Queue.objects.filter(name="orders").update(
+        dead_letter_queue=Queue.objects.get(name="orders.dead")
+    )
+    failed = orders.send({})
+    orders.read()[0].reject("no order")
+    assert dead.metrics().length == 1
+    names["retry_failed"](failed)
+    assert [message.id for message in orders.peek()] == [failed]
+
+    assert async_to_sync(names["place"])(None) is None
+    assert [message.body for message in orders.peek(qty=5)] == [{}, {"order": 7}]
+
+
+def test_workflows(play, shop):
+    for name in ("charge", "ship", "imports", "imported", "refund", "paid"):
+        make_queue(name)
+    for name in ("rows", "ship"):
+        make_queue(f"{name}.dead")
+    Message.objects.create_queue("rows", dead_letter_queue="rows.dead")
+    names = play("workflows.md")
+
+    order = Order.objects.create(number="A-7")
+    queue("charge").send({"order": order.pk})
+    drain("charge")
+    drain("ship")
+    order.refresh_from_db()
+    assert order.note == "shipped"
+
+    queue("imports").send({"rows": ["B-1", "B-2", None]})
+    drain("imports")
+    assert queue("rows").metrics().ready == 3
+    drain("rows", policies=True)
+    assert queue("imported").metrics().ready == 0
+    assert queue("rows.dead").metrics().ready == 1
+    drain("rows.dead")
+    assert queue("imported").metrics().ready == 1
+    assert list(Order.objects.values_list("number", flat=True)) == ["A-7", "B-1", "B-2"]
+
+    dead = {"x-dead-letter": {"error": "no such street"}}
+    queue("ship.dead").send({"order": order.pk}, headers=dead)
+    drain("ship.dead")
+    order.refresh_from_db()
+    assert order.note == "not shipped: no such street"
+    assert queue("refund").metrics().ready == 1
+
+    names["wait_for_payment"](7)
+    names["payment_came"](7)
+    assert [message.body["late"] for message in queue("paid").read(qty=5)] == [False]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_the_parts_of_a_workflow_that_end_together_one_sends(committed, play, shop):
+    count = play("workflows.md")["count"]
+    make_queue("imported")
+    jobs = [Import.objects.create(left=4).pk for _ in range(25)]
+
+    def work() -> None:
+        for pk in jobs:
+            with transaction.atomic():
+                count(pk)
+        connections.close_all()
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(work) for _ in range(4)]:
+            done.result()
+
+    told = [message.body["import"] for message in queue("imported").read(qty=None)]
+    assert sorted(told) == jobs
 
 
 def test_retries(play, orders):

@@ -1,4 +1,4 @@
-"""A model to save together with a message."""
+"""Models to save together with a message."""
 
 from __future__ import annotations
 
@@ -11,3 +11,10 @@ class Order(models.Model):
 
     def __str__(self) -> str:
         return self.number
+
+
+class Import(models.Model):
+    left = models.IntegerField()
+
+    def __str__(self) -> str:
+        return f"{self.left} left"
