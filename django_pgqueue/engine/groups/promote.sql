@@ -1,5 +1,5 @@
 -- Process rechecks: give a head to each group that lacks one. Never waits for a row: a locked group
--- keeps its recheck. docs/groups.md says why this is safe. P1, P7.
+-- keeps its recheck. tests/protocol/README.md says why this is safe. P1, P7.
 
 -- 1. The lock. Two readers that insert the row of the same group would wait for each other. So a
 -- statement that is a transaction of its own (alone) tries to take one lock for all groups of the
