@@ -4,7 +4,7 @@ The hierarchy, with the other base classes in parentheses::
 
     * PgQueueError
       x QueueNotFound (LookupError), QueueMismatch, QueueInUse, ForeignSchema
-      x TablesMissing (with Django: ProgrammingError)
+      x TablesMissing (with Django: ProgrammingError), UnusableDatabase (DatabaseError)
       x QueueBusy
         + QueueConverting
       x MessageNotFound (LookupError), ImmutableMessage, NeverRead, LeaseLost, UntrustedSource
@@ -44,6 +44,7 @@ __all__ = [
     "TablesMissing",
     "TransactionRefused",
     "UntrustedSource",
+    "UnusableDatabase",
 ]
 
 
@@ -88,6 +89,13 @@ class TablesMissing(PgQueueError):
         super().__init__(
             f"{str(error).strip().splitlines()[0]}. Make the tables first: manage.py migrate{where}"
         )
+
+
+class UnusableDatabase(PgQueueError):
+    """The database is not PostgreSQL, or takes no writes.
+
+    It is also a ``django.db.DatabaseError``.
+    """
 
 
 class QueueMismatch(PgQueueError):

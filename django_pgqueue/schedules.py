@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 from django.conf import settings
 
 from django_pgqueue.engine import arguments
+from django_pgqueue.engine.habits import SCHEDULE, unexpected
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.handlers import handler_of
 from django_pgqueue.handlers.bodies import name_of
@@ -96,6 +97,7 @@ def schedule(
     unique: str | None = None,
     until: Literal["started", "done"] | None = None,
     name: str | None = None,
+    **unknown: NoReturn,
 ) -> Callable[[T], T]:
     """Send a message to a consumer's queue, or enqueue a task, at set times.
 
@@ -133,6 +135,13 @@ def schedule(
 
     Raises InvalidArgument for invalid values, and for a cron expression without cronsim.
     """
+    if unknown:
+        raise unexpected(schedule, unknown, SCHEDULE)
+    if not isinstance(cron_expression, str):
+        raise InvalidArgument(
+            f'a cron expression is text, such as @schedule("0 4 * * *"), not {cron_expression!r}. '
+            f"A length of time is passed by name: @schedule(every=30)"
+        )
     interval = arguments.span(every, "every")
     if bool(cron_expression) == (interval is not None):
         raise InvalidArgument(

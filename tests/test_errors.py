@@ -12,6 +12,7 @@ from django_pgqueue.types import Receipt
 EVERY_ERROR = [
     errors.QueueNotFound("orders", "default"),
     errors.TablesMissing("relation does not exist", "default"),
+    errors.UnusableDatabase("Database 'default' takes no writes"),
     errors.QueueMismatch("orders", "unlogged", True, False),
     errors.QueueBusy("orders", 30),
     errors.QueueConverting("orders"),

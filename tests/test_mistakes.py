@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
-from django.core.management import CommandError
-from django.db import ProgrammingError, transaction
+import asyncio
+import datetime as dt
+import subprocess
+import sys
+from dataclasses import dataclass
 
-from django_pgqueue import consumer, queue
-from django_pgqueue.engine.sqlstates import UNDEFINED_TABLE, sqlstate
+import pytest
+from django.core.exceptions import SynchronousOnlyOperation
+from django.core.management import CommandError
+from django.db import DatabaseError, ProgrammingError, connection, transaction
+from django.utils.timezone import now
+
+from django_pgqueue import consumer, queue, schedule
+from django_pgqueue.engine.sqlstates import READ_ONLY, UNDEFINED_TABLE, sqlstate
 from django_pgqueue.errors import (
     InvalidArgument,
     InvalidMessage,
@@ -17,12 +25,20 @@ from django_pgqueue.errors import (
     QueueMismatch,
     QueueNotFound,
     TransactionRefused,
+    UnusableDatabase,
 )
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.operations import AlterQueue, CreateQueue
+from tests.app.models import Order
 from tests.management.calling import call
 
 pytestmark = pytest.mark.django_db
+
+
+@dataclass
+class Parcel:
+    order: int = 7
+
 
 # Each function uses the queue "orders", which exists and is empty unless the test says otherwise.
 
@@ -104,27 +120,158 @@ MISTAKES = {
     "countdown, as in Celery": (
         lambda: queue("orders").send(1, countdown=60),
         TypeError,
-        ["unexpected keyword argument 'countdown'"],
+        ["send() got an unexpected keyword argument 'countdown': pass delay=60"],
     ),
     "eta, as in Celery": (
         lambda: queue("orders").send(1, eta=None),
         TypeError,
-        ["unexpected keyword argument 'eta'"],
+        ["unexpected keyword argument 'eta': pass delay=", "datetime"],
+    ),
+    "countdown for a batch": (
+        lambda: queue("orders").send_batch([1], countdown=60),
+        TypeError,
+        ["send_batch() got an unexpected keyword argument 'countdown': pass delay=60"],
+    ),
+    "countdown, by the manager": (
+        lambda: Message.objects.send("orders", 1, countdown=60),
+        TypeError,
+        ["send() got an unexpected keyword argument 'countdown': pass delay=60"],
+    ),
+    "countdown for a topic": (
+        lambda: Message.objects.publish("orders.new", 1, countdown=60),
+        TypeError,
+        ["publish() got an unexpected keyword argument 'countdown': pass delay=60"],
+    ),
+    "args, as in Celery": (
+        lambda: queue("orders").send("shop.tasks.charge", args=[7]),
+        TypeError,
+        ["'args'", "a message has one body", "use a task"],
+    ),
+    "queue of a send, as in Celery": (
+        lambda: queue("orders").send(1, queue="mails"),
+        TypeError,
+        ["'queue': name the queue first: queue("],
+    ),
+    "retries of a send, as in Celery": (
+        lambda: queue("orders").send(1, max_retries=5),
+        TypeError,
+        ["'max_retries'", "@consumer", "retry=Exponential("],
+    ),
+    "an id for a send, as in RQ": (
+        lambda: queue("orders").send(1, job_id="7"),
+        TypeError,
+        ["'job_id'", "pass unique="],
+    ),
+    "a priority in words": (
+        lambda: queue("orders").send(1, priority="high"),
+        InvalidArgument,
+        ["priority must be a whole number from -100 to 100, not 'high'"],
+    ),
+    "a model instance as a body": (
+        lambda: queue("orders").send(Order(pk=7)),
+        InvalidMessage,
+        ["Order is not JSON serializable: send its pk, 7"],
+    ),
+    "a model instance in a body": (
+        lambda: queue("orders").send_batch([{"order": Order(pk=7)}]),
+        InvalidMessage,
+        ["send its pk, 7"],
+    ),
+    "a queryset in a body": (
+        lambda: queue("orders").send({"orders": Order.objects.all()}),
+        InvalidMessage,
+        ["values_list('pk', flat=True)"],
+    ),
+    "a function as a body": (
+        lambda: queue("orders").send(change_a_message),
+        InvalidMessage,
+        ["make it a task"],
+    ),
+    "bytes as a body": (lambda: queue("orders").send(b"7"), InvalidMessage, ["b64encode"]),
+    "a dataclass as a body": (
+        lambda: queue("orders").send(Parcel()),
+        InvalidMessage,
+        ["send dataclasses.asdict() of it"],
+    ),
+    "expires in the past, as a datetime": (
+        lambda: queue("orders").send(1, expires=now() - dt.timedelta(seconds=5)),
+        InvalidArgument,
+        ["expires must be in the future, not datetime"],
+    ),
+    "delay of a queue, as in Celery": (
+        lambda: queue("orders").delay(7),
+        AttributeError,
+        ["a queue has no 'delay'. Use send(body)", "make it a task"],
+    ),
+    "the size of a queue, as in RQ": (
+        lambda: queue("orders").count,
+        AttributeError,
+        ["a queue has no 'count'. Use metrics()"],
+    ),
+    "a method that no library has": (
+        lambda: queue("orders").sned(7),
+        AttributeError,
+        ["object has no attribute 'sned'"],
+    ),
+    "retry of an id": (
+        lambda: queue("orders").retry(7),
+        InvalidArgument,
+        ["not 7", "retry({message.receipt: 30})", "replay(ids=[7])", "redrive(ids=[7])"],
+    ),
+    "retry of an id, with its delay": (
+        lambda: queue("orders").retry({7: 0}),
+        InvalidArgument,
+        ["7 is not a receipt", "replay(ids=[7])", "redrive(ids=[7])"],
+    ),
+    "requeue": (
+        lambda: queue("orders").requeue(7),
+        AttributeError,
+        ["Use replay(ids=[7])", "redrive(ids=[7])"],
     ),
     "a keyword misspelt": (
         lambda: queue("orders").send(1, prioritty=5),
         TypeError,
-        ["unexpected keyword argument 'prioritty'"],
+        ["unexpected keyword argument 'prioritty'. Did you mean 'priority'?"],
     ),
     "a setting of a queue misspelt": (
         lambda: Message.objects.create_queue("mails", visibility=3),
         TypeError,
-        ["create_queue() got an unexpected keyword argument 'visibility'"],
+        ["create_queue() got an unexpected keyword argument 'visibility'", "visibility_timeout=30"],
     ),
     "a setting of queue().create() misspelt": (
         lambda: queue("mails").create(max_delivery=3),
         TypeError,
-        ["unexpected keyword argument 'max_delivery'"],
+        ["create() got an unexpected keyword argument 'max_delivery'", "'max_deliveries'?"],
+    ),
+    "max_retries of a queue": (
+        lambda: queue("mails").create(max_retries=5),
+        TypeError,
+        ["'max_retries': pass max_deliveries=20", "@consumer"],
+    ),
+    "max_retries of a queue in a migration": (
+        lambda: CreateQueue("mails", max_retries=5),
+        TypeError,
+        ["'max_retries': pass max_deliveries=20"],
+    ),
+    "max_retries of a consumer, as in Celery": (
+        lambda: consumer("orders", max_retries=5),
+        TypeError,
+        ["consumer() got an unexpected keyword argument 'max_retries'", "retry=Exponential("],
+    ),
+    "time_limit of a consumer, as in Celery": (
+        lambda: consumer("orders", time_limit=60),
+        TypeError,
+        ["'time_limit': pass timeout=60"],
+    ),
+    "the timezone of a schedule": (
+        lambda: schedule("0 4 * * *", timezone="UTC"),
+        TypeError,
+        ["'timezone': pass tz="],
+    ),
+    "a length of time as the times of a schedule": (
+        lambda: schedule(dt.timedelta(hours=1)),
+        InvalidArgument,
+        ["a cron expression is text", "@schedule(every=30)"],
     ),
     **{
         f"Message.objects.create {number}": (
@@ -248,3 +395,114 @@ def test_missing_tables_are_explained(sql, act):
     # Still catchable as the database's own error.
     assert isinstance(raised.value, ProgrammingError)
     assert sqlstate(raised.value) == UNDEFINED_TABLE
+
+
+# In async code
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (lambda: queue("orders").send(1), "await queue('orders').asend(...)"),
+        (lambda: queue("orders").read(), "await queue('orders').aread(...)"),
+        (lambda: Message.objects.send("orders", 1), "await queue('orders').asend(...)"),
+        (lambda: queue("orders").redrive(), "sync_to_async(queue('orders').redrive)(...)"),
+        (lambda: Message.objects.publish("orders.new", 1), "apublish()"),
+        (lambda: Message.objects.create_queue("mails"), "sync_to_async(method)(...)"),
+    ],
+)
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_method_in_async_code_names_its_async_twin(committed_orders, act, words, cached):
+    (Queue.objects.resolve if cached else Queue.objects.forget)("orders", "default")
+
+    async def view() -> None:
+        act()
+
+    with pytest.raises(SynchronousOnlyOperation) as raised:
+        asyncio.run(view())
+
+    assert words in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["ack", "nack", "reject"])
+def test_a_method_of_a_message_in_async_code_names_its_async_twin(committed_orders, name):
+    committed_orders.send(1)
+    [message] = committed_orders.read()
+
+    async def view() -> None:
+        getattr(message, name)()
+
+    with pytest.raises(SynchronousOnlyOperation, match=rf"await message\.a{name}\("):
+        asyncio.run(view())
+
+
+# In a database that cannot hold queues
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda: queue("orders").send(1),
+        lambda: queue("orders").send_batch([1, 2]),
+        lambda: queue("orders").read(),
+        lambda: Message.objects.create_queue("mails"),
+    ],
+)
+def test_a_database_that_takes_no_writes_is_explained(committed_orders, act):
+    Queue.objects.resolve("orders", "default")
+    with connection.cursor() as cursor:
+        cursor.execute("SET default_transaction_read_only = on")
+
+    try:
+        with pytest.raises(UnusableDatabase) as raised:
+            act()
+    finally:
+        connection.close()
+
+    for words in ("'default' takes no writes", "target_session_attrs", "standby"):
+        assert words in str(raised.value)
+    assert isinstance(raised.value, DatabaseError)
+    assert sqlstate(raised.value) == READ_ONLY
+
+
+def in_a_project(settings: str, code: str) -> str:
+    """The last line on stderr of a program with these settings."""
+    start = f"from django.conf import settings; settings.configure({settings})"
+    run = subprocess.run(
+        [sys.executable, "-c", f"{start}\n{code}"], capture_output=True, text=True, check=False
+    )
+    return run.stderr.strip().splitlines()[-1]
+
+
+SQLITE = "DATABASES={'default': {'ENGINE': 'django.db.backends.sqlite3', 'NAME': ':memory:'}}"
+INSTALLED = f"{SQLITE}, INSTALLED_APPS=['django_pgqueue']"
+
+
+@pytest.mark.parametrize(
+    "act", ["queue('orders').send(1)", "queue('orders').read()", "queue('orders').create()"]
+)
+def test_a_database_that_is_not_postgresql_is_explained(act):
+    code = f"import django; django.setup(); from django_pgqueue import queue; {act}"
+
+    said = in_a_project(INSTALLED, code)
+
+    assert "UnusableDatabase: Database 'default' is SQLite, but queues are in PostgreSQL" in said
+    assert "PGQUEUE['DATABASE']" in said
+
+
+def test_psycopg2_in_place_of_psycopg_3_is_explained():
+    code = "import sys; sys.modules['psycopg'] = None; import django; django.setup()"
+
+    said = in_a_project(INSTALLED, code)
+
+    assert "ImportError: django_pgqueue needs psycopg 3, which cannot be imported" in said
+    assert "pip install 'psycopg[binary]'. psycopg2 does not replace it" in said
+
+
+@pytest.mark.parametrize("name", ["queue", "schedule"])
+def test_an_app_that_is_not_installed_is_explained(name):
+    code = f"import django; django.setup(); from django_pgqueue import {name}; {name}('orders')"
+
+    said = in_a_project(SQLITE, code)
+
+    assert "ImproperlyConfigured: 'django_pgqueue' is not in INSTALLED_APPS: add it" in said

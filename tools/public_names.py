@@ -75,6 +75,7 @@ PUBLIC: dict[str, list[str]] = {
         "TablesMissing",
         "TransactionRefused",
         "UntrustedSource",
+        "UnusableDatabase",
     ],
     "django_pgqueue.handlers": ["consumer"],
     "django_pgqueue.models": [

@@ -226,7 +226,10 @@ def expiry(value: Delay | None) -> dict[str, Any]:
     if value is None:
         return {}
     if isinstance(value, dt.datetime):
-        return {"expires_at": moment(value, "expires")["at"], "expires_after": None}
+        at = moment(value, "expires")["at"]
+        if at <= dt.datetime.now(dt.timezone.utc):
+            raise InvalidArgument(f"expires must be in the future, not {value!r}")
+        return {"expires_at": at, "expires_after": None}
     return {"expires_at": None, "expires_after": duration(value, "expires", least=POSITIVE)}
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import decimal
+import enum
 import json
 import sys
 import uuid
@@ -27,13 +29,37 @@ class Encoder(json.JSONEncoder):
             return _duration(o)
         if isinstance(o, (decimal.Decimal, uuid.UUID)) or _is_lazy(o):
             return str(o)
-        return super().default(o)
+        raise TypeError(f"Object of type {type(o).__name__} is not JSON serializable{_advice(o)}")
 
 
 # ensure_ascii would turn each non-ASCII character into six bytes.
 encode = Encoder(
     allow_nan=False, ensure_ascii=False, check_circular=True, separators=(",", ":")
 ).encode
+
+
+def _advice(o: Any) -> str:
+    """Return what to send in place of an object, with ": " in front; else nothing."""
+    kind = type(o).__name__
+    if isinstance(o, type):
+        return ""
+    if hasattr(o, "_meta") and hasattr(o, "pk"):
+        return f": send its pk, {o.pk!r}, from which the consumer reads the present {kind}"
+    if hasattr(o, "values_list"):
+        return ": send the pks, list(objects.values_list('pk', flat=True))"
+    if hasattr(o, "model_dump"):
+        return ": send its model_dump(mode='json')"
+    if dataclasses.is_dataclass(o):
+        return ": send dataclasses.asdict() of it"
+    if isinstance(o, enum.Enum):
+        return ": send its value"
+    if isinstance(o, (bytes, bytearray, memoryview)):
+        return ": send base64.b64encode() of it, as text"
+    if isinstance(o, (set, frozenset)):
+        return ": send a list"
+    if callable(o):
+        return ": a message is data. To run a function later, make it a task and enqueue it"
+    return ""
 
 
 def _milliseconds(text: str, microsecond: int) -> str:

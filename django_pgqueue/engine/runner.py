@@ -8,7 +8,13 @@ from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any, Protocol
 
-import psycopg
+try:
+    import psycopg
+except ImportError as error:
+    raise ImportError(
+        f"django_pgqueue needs psycopg 3, which cannot be imported ({error}): "
+        f"pip install 'psycopg[binary]'. psycopg2 does not replace it"
+    ) from error
 
 __all__ = ["Rows", "Runner", "dated"]
 

@@ -7,13 +7,14 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from asgiref.sync import iscoroutinefunction
 from django.utils.module_loading import autodiscover_modules
 
 from django_pgqueue.acks import AckPolicy, AckPolicyName
 from django_pgqueue.engine import arguments
+from django_pgqueue.engine.habits import CONSUMER, unexpected
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.handlers import bodies
 from django_pgqueue.retries import Exponential, RetryStrategy
@@ -192,6 +193,7 @@ def consumer(
     min_fetch_interval: float | dt.timedelta = 0.0,
     max_fetch_interval: float | dt.timedelta = 1.0,
     middleware: Sequence[Callable[..., Any]] = (),
+    **unknown: NoReturn,
 ) -> Callable[[F], F]:
     """Make a function the consumer of a queue: ``manage.py runconsumer`` runs it.
 
@@ -239,6 +241,8 @@ def consumer(
     a consumer.
     """
     options: dict[str, Any] = dict(locals())  # all parameters are fields of Handler
+    if options.pop("unknown"):
+        raise unexpected(consumer, unknown, CONSUMER)
     if callable(queue):
         name = getattr(queue, "__name__", repr(queue))
         raise InvalidArgument(

@@ -13,13 +13,13 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
-from django.db import Error, OperationalError, connections
+from django.db import DatabaseError, Error, OperationalError, connections
 
-from django_pgqueue.engine.sqlstates import UNDEFINED_TABLE, sqlstate
 from django_pgqueue.engine.wording import amount, length_of
-from django_pgqueue.errors import PgQueueError, TablesMissing
+from django_pgqueue.errors import PgQueueError
 from django_pgqueue.management.progress_bar import ProgressBar
 from django_pgqueue.models import Queue
+from django_pgqueue.tables.queue import explained
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 
@@ -233,10 +233,10 @@ def _refuse(constant: str) -> None:
 
 def advice(error: PgQueueError | Error, alias: str) -> str:
     """Return the error's text, with advice if the database is down or lacks tables."""
+    if isinstance(error, DatabaseError):
+        error = explained(error, alias)
     if isinstance(error, PgQueueError):
         return str(error)
-    if sqlstate(error) == UNDEFINED_TABLE:
-        return str(TablesMissing(error, alias))
     text = str(error).strip()
     if isinstance(error, OperationalError):
         return f"{text}\nSee whether the server of DATABASES[{alias!r}] is up, and try again."

@@ -5,13 +5,15 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from django.db import ProgrammingError, models
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import DatabaseError, models
 
 from django_pgqueue import maintenance, signals
 from django_pgqueue.database.runner import runner
 from django_pgqueue.engine import arguments
+from django_pgqueue.engine.habits import SEND, unexpected
 from django_pgqueue.engine.metrics import measuring
 from django_pgqueue.engine.topics import topic_pattern
 from django_pgqueue.errors import QueueBusy, QueueInUse, QueueMismatch
@@ -38,12 +40,18 @@ class QueuesManager(models.Manager[M]):
 
     @contextmanager
     def _on_database(self) -> Iterator[str]:
-        """Yield the database alias. Missing tables raise TablesMissing inside the block."""
+        """Yield the database alias. Inside the block, errors say what to do (:func:`explained`)."""
         alias = Queue.objects.database(self._db)
         try:
             yield alias
-        except ProgrammingError as error:
+        except DatabaseError as error:
             raise explained(error, alias) from error.__cause__
+        except SynchronousOnlyOperation as error:
+            raise SynchronousOnlyOperation(
+                "This operation runs queries, which Django refuses in async code: await the method "
+                "whose name has an a in front, such as apublish(), or where there is none, await "
+                "sync_to_async(method)(...)"
+            ) from error
 
     @takes(QueueSettings)
     def create_queue(self, name: str, **settings: Unpack[QueueSettings]) -> Queue:
@@ -235,6 +243,7 @@ class QueuesManager(models.Manager[M]):
 
     def publish(
         self,
+        /,
         key: str,
         body: Any,
         *,
@@ -247,6 +256,7 @@ class QueuesManager(models.Manager[M]):
         until: Until | None = None,
         on_conflict: OnConflict = "skip",
         max_wait: float | dt.timedelta | None = None,
+        **unknown: NoReturn,
     ) -> dict[str, int]:
         """Send a copy of a message to each queue bound to the key. Returns the ids by queue name.
 
@@ -263,6 +273,8 @@ class QueuesManager(models.Manager[M]):
 
         Raises InvalidArgument, InvalidMessage.
         """
+        if unknown:
+            raise unexpected(self.publish, unknown, SEND)
         with self._on_database() as alias:
             return send_to_each(
                 alias,
@@ -286,6 +298,7 @@ class QueuesManager(models.Manager[M]):
 
     def publish_batch(
         self,
+        /,
         key: str,
         bodies: Sequence[Any],
         *,
@@ -298,6 +311,7 @@ class QueuesManager(models.Manager[M]):
         until: Until | None = None,
         on_conflict: OnConflict = "skip",
         max_wait: float | dt.timedelta | None = None,
+        **unknown: NoReturn,
     ) -> dict[str, list[int]]:
         """Publish several messages with one key. Returns lists of ids by queue name.
 
@@ -308,6 +322,8 @@ class QueuesManager(models.Manager[M]):
 
         Raises InvalidArgument, InvalidMessage.
         """
+        if unknown:
+            raise unexpected(self.publish_batch, unknown, SEND)
         with self._on_database() as alias:
             alike = headers is None or isinstance(headers, dict)
             keyed: Any = (

@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast, get_type_hints
 
 from asgiref.sync import sync_to_async
 
+from django_pgqueue.engine.habits import QUEUE, unexpected
 from django_pgqueue.tables.queue import SETTINGS
 
 S = TypeVar("S")
@@ -66,10 +67,8 @@ def takes(declared: Any, *, defaults: bool = True) -> Callable[[F], F]:
     def take(function: F) -> F:
         @wraps(function)
         def call(*args: Any, **given: Any) -> Any:
-            for name in given.keys() - signature.parameters.keys():
-                raise TypeError(
-                    f"{function.__qualname__}() got an unexpected keyword argument {name!r}"
-                )
+            if unknown := given.keys() - signature.parameters.keys():
+                raise unexpected(call, unknown, QUEUE)
             return function(*args, **given)
 
         own = inspect.signature(function)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db import ProgrammingError, models, transaction
+from django.db import DatabaseError, models, transaction
 
 from django_pgqueue.engine import arguments
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
@@ -127,7 +127,7 @@ class BoundGroup:
         alias = Queue.objects.database(self.using)
         try:
             found = Queue.objects.using(alias).named(self.queue).first()
-        except ProgrammingError as error:
+        except DatabaseError as error:
             raise explained(error, alias) from error.__cause__
         if found is None:
             raise QueueNotFound(self.queue, alias)

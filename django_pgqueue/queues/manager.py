@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from django.db import models, transaction
 
@@ -72,6 +72,7 @@ class MessageManager(QueuesManager[M]):
     @documented(Operations.send)
     def send(
         self,
+        /,
         queue: str | Queue,
         body: Any,
         *,
@@ -84,6 +85,7 @@ class MessageManager(QueuesManager[M]):
         until: Until | None = None,
         on_conflict: OnConflict = "skip",
         max_wait: float | dt.timedelta | None = None,
+        **unknown: NoReturn,
     ) -> int:
         return self._bound(queue).send(
             body,
@@ -96,11 +98,13 @@ class MessageManager(QueuesManager[M]):
             until=until,
             on_conflict=on_conflict,
             max_wait=max_wait,
+            **unknown,
         )
 
     @documented(Operations.send_batch)
     def send_batch(
         self,
+        /,
         queue: str | Queue,
         bodies: Sequence[Any],
         *,
@@ -113,6 +117,7 @@ class MessageManager(QueuesManager[M]):
         until: Until | None = None,
         on_conflict: OnConflict = "skip",
         max_wait: float | dt.timedelta | None = None,
+        **unknown: NoReturn,
     ) -> list[int]:
         return self._bound(queue).send_batch(
             bodies,
@@ -125,6 +130,7 @@ class MessageManager(QueuesManager[M]):
             until=until,
             on_conflict=on_conflict,
             max_wait=max_wait,
+            **unknown,
         )
 
     @documented(Operations.read)

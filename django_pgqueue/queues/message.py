@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import connections, models
 from django.db.models.base import ModelState
@@ -218,7 +219,16 @@ class Message(models.Model):
     def _settle(self, outcome: Outcome) -> None:
         if self.on_outcome is not None:
             self.on_outcome(self, outcome)
-        elif outcomes.settle(self._leased_from, {self.receipt: outcome}).lost:
+            return
+        try:
+            settled = outcomes.settle(self._leased_from, {self.receipt: outcome})
+        except SynchronousOnlyOperation as error:
+            name = type(outcome).__name__.lower()
+            raise SynchronousOnlyOperation(
+                f"message.{name}() runs a query, which Django refuses in async code: await "
+                f"message.a{name}(...)"
+            ) from error
+        if settled.lost:
             raise LeaseLost(self.receipt)
 
     async def _asettle(self, outcome: Outcome) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import DatabaseError, models
 
 from django_pgqueue import maintenance
 from django_pgqueue.acks import Failure, Outcome
 from django_pgqueue.engine import arguments
+from django_pgqueue.engine.habits import METHODS, SEND, unexpected
 from django_pgqueue.engine.metrics import measuring
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.read import grouped, polling, reading
@@ -101,6 +103,7 @@ class Operations(Generic[M]):
     @documented(sending.send)
     def send(
         self,
+        /,
         body: Any,
         *,
         headers: dict[str, Any] | None = None,
@@ -112,8 +115,11 @@ class Operations(Generic[M]):
         until: Until | None = None,
         on_conflict: OnConflict = "skip",
         max_wait: float | dt.timedelta | None = None,
+        **unknown: NoReturn,
     ) -> int:
         """Send one message and return its id."""
+        if unknown:
+            raise unexpected(self.send, unknown, SEND)
         return self._run(
             announcing.send,
             body,
@@ -135,6 +141,7 @@ class Operations(Generic[M]):
     @documented(sending.send_batch)
     def send_batch(
         self,
+        /,
         bodies: Sequence[Any],
         *,
         headers: Sequence[dict[str, Any] | None] | dict[str, Any] | None = None,
@@ -146,8 +153,11 @@ class Operations(Generic[M]):
         until: Until | None = None,
         on_conflict: OnConflict = "skip",
         max_wait: float | dt.timedelta | None = None,
+        **unknown: NoReturn,
     ) -> list[int]:
         """Send many messages at once, all or none, and return their ids in the same order."""
+        if unknown:
+            raise unexpected(self.send_batch, unknown, SEND)
         return self._run(
             announcing.send_batch,
             bodies,
@@ -575,11 +585,14 @@ class Operations(Generic[M]):
         **kwargs: P.kwargs,
     ) -> R:
         """Call a function of the engine. If the queue was dropped and re-created, call it again."""
-        opened = self._open()
         try:
-            return act(opened, *args, **kwargs)
-        except DatabaseError as error:
-            return act(reopened(opened, error), *args, **kwargs)
+            opened = self._open()
+            try:
+                return act(opened, *args, **kwargs)
+            except DatabaseError as error:
+                return act(reopened(opened, error), *args, **kwargs)
+        except SynchronousOnlyOperation as error:
+            raise self._in_async_code(act.__name__) from error
 
     def _messages(
         self,
@@ -587,11 +600,34 @@ class Operations(Generic[M]):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> list[M]:
-        opened = self._open()
         try:
-            found = act(opened, *args, **kwargs)
-        except DatabaseError as error:
-            opened = reopened(opened, error)
-            found = act(opened, *args, **kwargs)
+            opened = self._open()
+            try:
+                found = act(opened, *args, **kwargs)
+            except DatabaseError as error:
+                opened = reopened(opened, error)
+                found = act(opened, *args, **kwargs)
+        except SynchronousOnlyOperation as error:
+            raise self._in_async_code(act.__name__) from error
         messages: list[M] = self._model.from_deliveries(opened, found)
         return messages
+
+    def _in_async_code(self, name: str) -> SynchronousOnlyOperation:
+        """Return the error for an operation that was called in async code."""
+        twin = f"{self!r}.a{name}(...)"
+        if not hasattr(type(self), f"a{name}"):
+            twin = f"sync_to_async({self!r}.{name})(...), with asgiref's sync_to_async"
+        return SynchronousOnlyOperation(
+            f"{self!r}.{name}() runs a query, which Django refuses in async code: await {twin}"
+        )
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise AttributeError for a name that does not exist, with the one that does."""
+            if name in METHODS:
+                advice = f". Use {METHODS[name]}"
+                raise AttributeError(f"a queue has no {name!r}{advice}", name=name, obj=self)
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+            )

@@ -21,7 +21,7 @@ from django_pgqueue.database.runner import database_key, runner
 from django_pgqueue.engine import arguments
 from django_pgqueue.engine.names import own_tables, table_names
 from django_pgqueue.engine.open_queue import STORED, OpenQueue, clear_lost
-from django_pgqueue.engine.sqlstates import UNDEFINED_TABLE, is_gone, sqlstate
+from django_pgqueue.engine.sqlstates import READ_ONLY, UNDEFINED_TABLE, is_gone, sqlstate
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.maintenance import tables
 from django_pgqueue.tables import columns
@@ -93,7 +93,8 @@ class QueueManager(HomeManager["Queue"]):
         A Queue is returned as it is, unless ``using`` is another database: then its name is looked
         up in that database.
 
-        Raises QueueNotFound, TablesMissing, and InvalidQueueName before any query.
+        Raises QueueNotFound, TablesMissing, UnusableDatabase, and InvalidQueueName before any
+        query.
         """
         if isinstance(queue, Queue):
             if queue._state.adding:
@@ -112,7 +113,7 @@ class QueueManager(HomeManager["Queue"]):
             return found
         try:
             found = self._ask(name, alias, queues)
-        except ProgrammingError as error:
+        except DatabaseError as error:
             raise explained(error, alias) from error.__cause__
         if found is None:
             raise QueueNotFound(name, alias)
@@ -448,11 +449,30 @@ class TablesMissing(errors.TablesMissing, ProgrammingError):
     """TablesMissing that is also a ProgrammingError, for code that catches Django's errors."""
 
 
-def explained(error: ProgrammingError, alias: str) -> ProgrammingError:
-    """Convert "undefined table" errors to TablesMissing; return other errors unchanged."""
-    if isinstance(error, TablesMissing) or sqlstate(error) != UNDEFINED_TABLE:
+class UnusableDatabase(errors.UnusableDatabase, DatabaseError):
+    """UnusableDatabase that is also a DatabaseError, for code that catches Django's errors."""
+
+
+def explained(error: DatabaseError, alias: str) -> DatabaseError:
+    """Return an error that says what to do, if that is known; otherwise the same error."""
+    connection = connections[alias]
+    if isinstance(error, errors.PgQueueError):
         return error
-    return TablesMissing(error, alias)
+    if connection.vendor != "postgresql":
+        return UnusableDatabase(
+            f"Database {alias!r} is {connection.display_name}, but queues are in PostgreSQL. Set "
+            f"DATABASES[{alias!r}]['ENGINE'] to 'django.db.backends.postgresql'. Or add a second "
+            f"database for the queues, and name it in PGQUEUE['DATABASE']"
+        )
+    state = sqlstate(error)
+    if state == READ_ONLY:
+        return UnusableDatabase(
+            f"Database {alias!r} takes no writes: {str(error).strip()}. Sends, reads and acks "
+            f"write. If the server is a standby, connect to the primary "
+            f"(DATABASES[{alias!r}]['OPTIONS']['target_session_attrs'] = 'read-write' finds it). "
+            f"If not, default_transaction_read_only is on, for the role or the database"
+        )
+    return TablesMissing(error, alias) if state == UNDEFINED_TABLE else error
 
 
 def _opened(alias: str, name: str) -> OpenQueue:
@@ -462,11 +482,11 @@ def _opened(alias: str, name: str) -> OpenQueue:
 def reopened(opened: OpenQueue, error: DatabaseError) -> OpenQueue:
     """Return the queue that replaced a dropped one of the same name.
 
-    Raises ``error`` if the queue was not dropped. Raises QueueNotFound if there is no new queue, or
-    inside a transaction.
+    Raises ``error`` if the queue was not dropped, with its remedy (:func:`explained`). Raises
+    QueueNotFound if there is no new queue, or inside a transaction.
     """
     if not is_gone(error):
-        raise error
+        raise explained(error, opened.alias) from error.__cause__
     Queue.objects.forget(opened.name, opened.alias)
     if not connections[opened.alias].get_autocommit():
         raise QueueNotFound(opened.name, opened.alias) from error

@@ -8,11 +8,13 @@ from dataclasses import fields
 from typing import Any
 
 from django.core.checks import CheckMessage, Error
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import DEFAULT_DB_ALIAS, ProgrammingError
 from django.utils import timezone
 
 from django_pgqueue.acks import AckPolicy
-from django_pgqueue.errors import InvalidArgument, QueueNotFound
+from django_pgqueue.engine import arguments
+from django_pgqueue.errors import InvalidArgument, InvalidMessage, QueueNotFound
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Queue, queue
 from django_pgqueue.tasks import framework
@@ -164,9 +166,14 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
 
     @contextmanager
     def _naming_command(self, name: str) -> Iterator[None]:
-        """If a queue is missing, raise a QueueNotFound that names the command to create it."""
+        """Raise errors of Tasks: one names the command that makes a queue, one the async method."""
         try:
             yield
+        except SynchronousOnlyOperation as error:
+            raise SynchronousOnlyOperation(
+                "enqueue() runs a query, which Django refuses in async code: await aenqueue(...); "
+                "for enqueue_many(), await sync_to_async(task.enqueue_many)(...)"
+            ) from error
         except (QueueNotFound, ProgrammingError) as error:
             missing = isinstance(error, QueueNotFound) or Queue._meta.db_table in str(error)
             if missing and name in self.consumed:
@@ -210,7 +217,14 @@ def refuse_policy(handler: Handler) -> None:
 
 def _plain(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Return the arguments as JSON values."""
-    return normalize_json(list(args)), normalize_json(kwargs)
+    try:
+        return normalize_json(list(args)), normalize_json(kwargs)
+    except TypeError as error:
+        try:
+            arguments.json_text([list(args), kwargs], "an argument of the task")
+        except InvalidMessage as explained:
+            raise TypeError(f"{error}: {explained}") from error
+        raise
 
 
 def _options(task: Task[..., Any]) -> dict[str, Any]:

@@ -15,12 +15,14 @@ from typing import (
     Concatenate,
     Generic,
     Literal,
+    NoReturn,
     ParamSpec,
     TypeVar,
     overload,
 )
 
 from django_pgqueue.engine import arguments
+from django_pgqueue.engine.habits import TASK, TASK_METHODS, unexpected
 from django_pgqueue.engine.send.once import claim
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.retries import RetryStrategy
@@ -124,6 +126,13 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
         enqueue_many = getattr(backend, "enqueue_many", partial(Options.enqueue_many, backend))
         return list(enqueue_many(self, calls))
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise AttributeError for a name that does not exist, with the one that does."""
+            advice = f". Use {TASK_METHODS[name]}" if name in TASK_METHODS else ""
+            raise AttributeError(f"task has no attribute {name!r}{advice}", name=name, obj=self)
+
     def key(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
         """Return the option ``group`` or ``unique`` with these arguments filled in.
 
@@ -196,6 +205,7 @@ def task(
     until: Until | None = None,
     on_conflict: OnConflict = "skip",
     max_wait: float | dt.timedelta | None = None,
+    **unknown: NoReturn,
 ) -> Any:
     """Turn a function into a task, like Django's ``task``, with more options.
 
@@ -212,6 +222,8 @@ def task(
 
     options: dict[str, Any] = dict(locals())
     del options["function"]
+    if options.pop("unknown"):
+        raise unexpected(task, unknown, TASK)
 
     def decorate(func: Callable[..., Any]) -> PgQueueTask[..., Any]:
         # The task_class of a project's own backend may be a subclass of PgQueueTask.

@@ -182,7 +182,9 @@ def test_without_parentheses_it_says_how_to_write_it():
 
 def test_every_field_of_a_handler_is_an_option_with_the_same_default():
     parameters = inspect.signature(consumer).parameters
-    options = {name: each.default for name, each in parameters.items()}
+    options = {
+        name: each.default for name, each in parameters.items() if each.kind != each.VAR_KEYWORD
+    }
     fields = {
         each.name: each.default for each in dataclasses.fields(Handler) if each.name != "function"
     }

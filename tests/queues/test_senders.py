@@ -30,7 +30,10 @@ Sender = Callable[[str, int, dict[str, Any]], None]
 
 def as_arguments(columns: dict[str, Any]) -> dict[str, Any]:
     names = {"scheduled_at": "delay", "expires_at": "expires", "group_key": "group"}
-    return {names.get(name, name): value for name, value in columns.items()}
+    given = {names.get(name, name): value for name, value in columns.items()}
+    if given.get("expires") == LONG_AGO:
+        given["expires"] = 1e-6  # operations refuse a time that has passed
+    return given
 
 
 def by_send(name: str, number: int, columns: dict[str, Any]) -> None:

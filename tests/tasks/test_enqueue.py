@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import logging
 import pickle
+import re
 from typing import Any
 
 import django
 import pytest
 from asgiref.sync import async_to_sync
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connection, transaction
 from django.test import override_settings
 from django.utils import timezone
@@ -19,8 +22,10 @@ from django_pgqueue.checks import check_queues_exist
 from django_pgqueue.errors import InvalidMessage, QueueNotFound
 from django_pgqueue.models import LiveMessage, Message, Queue
 from django_pgqueue.tasks import PgQueueBackend, consuming
+from django_pgqueue.tasks import task as own_task
 from django_pgqueue.worker.consumer import Consumer
 from django_pgqueue.worker.options import Options
+from tests.app.models import Order
 from tests.conftest import run_sql
 from tests.engine.plans.plans import planned_queues
 from tests.hearing import heard
@@ -111,6 +116,48 @@ def test_arguments_are_json(backend, bad):
     with pytest.raises(TypeError, match="Unsupported type"):
         sample.noop.enqueue(key=bad)
     assert not LiveMessage.objects.exists()
+
+
+def test_a_model_instance_as_an_argument_is_refused_with_advice(backend):
+    with pytest.raises(TypeError, match=r"Unsupported type: .*send its pk, 7"):
+        sample.noop.enqueue({"order": Order(pk=7)})
+
+
+def test_enqueue_in_async_code_names_aenqueue(committed_backend):
+    async def view() -> None:
+        sample.noop.enqueue()
+
+    with pytest.raises(SynchronousOnlyOperation, match=r"await aenqueue\(\.\.\.\)"):
+        asyncio.run(view())
+
+
+@pytest.mark.parametrize(
+    ("call", "advice"),
+    [
+        (lambda: own_task(sample.plain).delay(1), "task has no attribute 'delay'. Use enqueue(7)"),
+        (lambda: own_task(sample.plain).apply_async, "Use enqueue(7)"),
+        (lambda: own_task(sample.plain).enqueue_in, "Use using(run_after=datetime).enqueue(7)"),
+        (lambda: own_task(sample.plain).nothing, "task has no attribute 'nothing'"),
+    ],
+)
+def test_other_libraries_methods_of_a_task_are_explained(call, advice):
+    with pytest.raises(AttributeError, match=re.escape(advice)):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("option", "advice"),
+    [
+        ("max_retries", "retry=Exponential("),
+        ("queue", "pass queue_name="),
+        ("bind", "pass takes_context=True"),
+        ("time_limit", "pass timeout=60"),
+        ("prority", "Did you mean 'priority'?"),
+    ],
+)
+def test_other_libraries_options_of_a_task_are_explained(option, advice):
+    with pytest.raises(TypeError, match=f"'{option}'.*{re.escape(advice)}"):
+        own_task(**{option: 5})
 
 
 def test_arguments_that_the_database_cannot_hold_are_refused(backend):

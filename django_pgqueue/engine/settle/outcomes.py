@@ -82,7 +82,14 @@ def retry(
 
     Raises InvalidArgument, QueueNotFound.
     """
-    delays = arguments.by_receipt(delays, "delays", "seconds")
+    try:
+        delays = arguments.by_receipt(delays, "delays", "seconds")
+    except InvalidArgument as error:
+        raise InvalidArgument(
+            f"{error}. retry() is for messages that you have just read: "
+            f"retry({{message.receipt: 30}}). To send one again that has failed or is done, pass "
+            f"its id to replay(ids=[7]), or to redrive(ids=[7]) of its dead-letter queue"
+        ) from error
     texts = arguments.texts(errors, "errors")
     if not delays:
         return Settled()
