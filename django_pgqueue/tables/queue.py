@@ -87,6 +87,10 @@ class QueueManager(HomeManager["Queue"]):
         """Return a queryset of the queues in another database."""
         return self.get_queryset().using(alias or self.database())
 
+    def get_by_natural_key(self, name: str) -> Queue:
+        """Return the queue with this name, for ``loaddata``."""
+        return self.get_queryset().named(name).get()
+
     def resolve(self, queue: str | Queue, using: str | None = None) -> Queue:
         """Return the queue with this name, from the cache unless it has expired.
 
@@ -311,6 +315,10 @@ class Queue(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def natural_key(self) -> tuple[str]:
+        """Return the name, with which ``dumpdata --natural-foreign`` refers to the queue."""
+        return (self.name,)
 
     @property
     def longest_wait(self) -> float:

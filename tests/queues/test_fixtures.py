@@ -11,6 +11,7 @@ from django.core.management import call_command
 from django.test import TestCase
 
 from django_pgqueue import queue
+from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message, Queue
 
 pytestmark = pytest.mark.usefixtures("committed")
@@ -133,6 +134,74 @@ def test_the_archive_may_come_first(dump, tmp_path):
     load(dump)
 
     assert queue("orders").metrics().length == 25
+
+
+# Into another database, where keys differ
+
+
+def drifted() -> None:
+    """Make the queues of the dump again, with other keys."""
+    empty()
+    for name in ("clicks", "dead", "fast", "orders"):
+        Message.objects.create_queue(name)
+
+
+def keys() -> dict[str, int]:
+    return dict(Queue.objects.values_list("name", "pk"))
+
+
+def test_a_queue_that_exists_with_another_key_is_refused(dump):
+    drifted()
+    before = keys()
+
+    with pytest.raises(InvalidArgument, match=r"has the key \d+, not \d+.*--natural-primary"):
+        load(dump)
+
+    assert keys() == before
+
+
+def test_a_queue_with_the_key_of_another_queue_is_refused(dump):
+    number = Queue.objects.get(name="dead").pk
+    empty()
+    Queue(pk=number, name="mails").save()
+
+    with pytest.raises(InvalidArgument, match=f"the key {number} is that of queue 'mails'"):
+        load(dump)
+
+    assert keys() == {"mails": number}
+
+
+def test_a_fixture_that_names_queues_loads_into_a_database_with_other_keys(dump, tmp_path):
+    path, sent = tmp_path / "named.json", everything()
+    natural = {"use_natural_foreign_keys": True, "use_natural_primary_keys": True}
+    call_command("dumpdata", "django_pgqueue", output=str(path), verbosity=0, **natural)
+    drifted()
+    before = keys()
+
+    load(path)
+
+    assert (keys(), everything()) == (before, sent)
+    assert Queue.objects.get(name="orders").dead_letter_queue == Queue.objects.get(name="dead")
+    assert Message.objects.test_routing("order.paid") == {"orders": ["order.#"]}
+    for name in ("orders", "fast", "clicks"):
+        bodies = [message.body for message in queue(name).read(qty=100)]
+        assert (bodies[0], len(bodies)) == ("leased", 23)
+        assert ArchivedMessage.objects.filter(queue__name=name).count() == 1
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["other", "moved"])
+def test_a_message_with_the_key_of_another_message_is_refused(dump, tmp_path, moved):
+    pk = Message.objects.order_by("pk").values_list("pk", flat=True)[0]
+    path = tmp_path / "messages.json"
+    call_command("dumpdata", "django_pgqueue.message", output=str(path), verbosity=0)
+    Message.objects.filter(pk=pk).delete()
+    queues = {name: Queue.objects.get(name=name) for name in ("orders", "dead")}
+    Message.objects.create(pk=pk, queue=queues["dead" if moved else "orders"], body="another")
+
+    with pytest.raises(InvalidArgument, match=f"message {pk} is another one"):
+        load(path)
+
+    assert Message.objects.get(pk=pk).body == "another"
 
 
 class WithFixtures(TestCase):
