@@ -44,8 +44,21 @@ def configure_if_unset() -> None:
         return
     handler = logging.StreamHandler()
     handler.setFormatter(Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.addFilter(lambda record: not _is_shown(record))
     logging.getLogger().addHandler(handler)
     logger.setLevel(INFO)
+
+
+def _is_shown(record: logging.LogRecord) -> bool:
+    """Whether another logger's handler shows the record, as Django's console does under DEBUG."""
+    found: logging.Logger | None = logging.getLogger(record.name)
+    while found is not None and found.parent is not None:
+        for handler in found.handlers:
+            streams = isinstance(handler, logging.StreamHandler)
+            if streams and record.levelno >= handler.level and handler.filter(record):
+                return True
+        found = found.parent
+    return False
 
 
 def messages_fetched(sender: str, count: int, seconds: float, **kwargs: Any) -> None:

@@ -463,3 +463,16 @@ def test_an_older_django_needs_no_backport_for_consumers():
     run = without_tasks("django.setup(); from django_pgqueue import consumer; print('ready')")
 
     assert (run.stdout, run.stderr) == ("ready\n", "")
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_runconsumer_without_logging_shows_a_line_of_a_task_once(debug):
+    code = (
+        f"import django; from django.conf import settings; settings.configure(DEBUG={debug}); "
+        f"django.setup(); from django_pgqueue.observability import logs; "
+        f"logs.configure_if_unset(); import logging; logging.getLogger('{NAME}').warning('it ran')"
+    )
+
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert ran.stderr.count("it ran") == 1
