@@ -6,6 +6,7 @@ import datetime as dt
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import reduce
 from typing import Any, NoReturn, TypeVar
 
@@ -282,24 +283,47 @@ def autodiscover() -> None:
         discover()
 
 
-def handlers(queues: Sequence[str] = ()) -> list[Handler]:
-    """Return the registered handlers of these queues, or of all queues.
+def handlers(queues: Sequence[str] = (), leave_out: Sequence[str] = ()) -> list[Handler]:
+    """Return the registered handlers of these queues, or of all, without those of ``leave_out``.
 
-    Raises InvalidArgument for a queue without a handler.
+    Both are names, or patterns such as ``"mail-*"``, in which ``*``, ``?`` and ``[ab]`` stand for
+    characters.
+
+    Raises InvalidArgument for a name or pattern without a handler, and if none is left.
     """
-    if not queues:
-        return list(_handlers.values())
-    found = []
-    for queue in dict.fromkeys(name.lower() for name in queues):
-        of_queue = [handler for key, handler in _handlers.items() if key[0] == queue]
-        if not of_queue:
-            known = ", ".join(sorted(key[0] for key in _handlers)) or "none"
-            raise InvalidArgument(
-                f"there is no @consumer({queue!r}) in any consumers.py of the installed apps. "
-                f"Queues with a consumer: {known}"
+    found = _matching(queues) if queues else dict(_handlers)
+    for key in _matching(leave_out):
+        found.pop(key, None)
+    if leave_out and not found:
+        raise InvalidArgument(
+            f"no queue is left without {', '.join(leave_out)}. Queues with a consumer: {_known()}"
+        )
+    return list(found.values())
+
+
+def _matching(patterns: Sequence[str]) -> dict[tuple[str, str | None], Handler]:
+    """Return the handlers whose queues match, in the order of the patterns."""
+    found: dict[tuple[str, str | None], Handler] = {}
+    for pattern in patterns:
+        of_pattern = {
+            key: handler
+            for key, handler in _handlers.items()
+            if fnmatchcase(key[0], pattern.lower())
+        }
+        if not of_pattern:
+            missing = (
+                f"no queue with a consumer matches {pattern!r}"
+                if set(pattern) & set("*?[")
+                else f"there is no @consumer({pattern.lower()!r}) in any consumers.py of the "
+                f"installed apps"
             )
-        found += of_queue
+            raise InvalidArgument(f"{missing}. Queues with a consumer: {_known()}")
+        found |= of_pattern
     return found
+
+
+def _known() -> str:
+    return ", ".join(sorted({queue for queue, _using in _handlers})) or "none"
 
 
 def handler_of(function: Callable[..., Any]) -> Handler:

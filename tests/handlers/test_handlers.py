@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import functools
 import inspect
+import re
 import typing
 from typing import Any
 
@@ -50,6 +51,52 @@ def test_a_decorated_function_is_found_by_queue_whatever_its_case():
         60.0,
     )
     assert handlers.handler_of(handle) is found
+
+
+@pytest.fixture
+def consumed(own_handlers: None) -> None:
+    for name in ("mail-in", "mail-out", "Mail-slow", "orders"):
+        consumer(name)(handle)
+    consumer("orders", using="other")(handle)
+
+
+@pytest.mark.parametrize(
+    ("names", "without", "found"),
+    [
+        (["mail-*"], [], ["mail-in", "mail-out", "Mail-slow"]),
+        (["MAIL-[io]*"], [], ["mail-in", "mail-out"]),
+        (["order?"], [], ["orders", "orders"]),
+        (["*"], ["mail-*"], ["orders", "orders"]),
+        ([], ["mail-out", "ORDERS"], ["mail-in", "Mail-slow"]),
+        (["mail-*", "mail-in"], ["*-slow", "orders"], ["mail-in", "mail-out"]),
+    ],
+)
+@pytest.mark.usefixtures("consumed")
+def test_queues_are_chosen_by_name_and_pattern(names, without, found):
+    assert [each.queue for each in handlers.handlers(names, without)] == found
+
+
+@pytest.mark.parametrize(
+    ("names", "without", "text"),
+    [
+        (
+            ["post-*"],
+            [],
+            "matches 'post-*'. Queues with a consumer: mail-in, mail-out, mail-slow, orders",
+        ),
+        (
+            [],
+            ["post-*"],
+            "matches 'post-*'. Queues with a consumer: mail-in, mail-out, mail-slow, orders",
+        ),
+        ([], ["mail-inn"], "there is no @consumer('mail-inn')"),
+        (["orders"], ["ord*"], "no queue is left without ord*. Queues with a consumer: mail-in, "),
+    ],
+)
+@pytest.mark.usefixtures("consumed")
+def test_a_name_or_pattern_without_a_consumer_is_an_error(names, without, text):
+    with pytest.raises(InvalidArgument, match=re.escape(text)):
+        handlers.handlers(names, without)
 
 
 def test_a_queue_named_twice_is_consumed_once():

@@ -380,11 +380,12 @@ def test_only_tasks_are_run(committed_backend, work):
     assert "is not a task: put @task on it" in BoundQueue("default").attempts(pk)[0].message
 
 
-def test_runconsumer_takes_named_queues_only(committed_backend, work):
+@pytest.mark.parametrize("chosen", ["emails", "em*"])
+def test_runconsumer_takes_chosen_queues_only(committed_backend, work, chosen):
     sample.give.using(queue_name="emails").enqueue("emails")
     sample.give.enqueue("default")
 
-    work("emails")
+    work(chosen)
 
     assert sample.ran == ["emails"]
 

@@ -328,6 +328,19 @@ def test_a_supervisor_passes_the_signal_on_and_waits(patient, start):
     assert not Process.objects.exists()
 
 
+def test_each_process_consumes_the_queues_that_a_pattern_matches(committed):
+    for name in ("patient", "lease"):
+        queue(name).create()
+        queue(name).send_batch([{"op": 1}, {"op": 2}])
+    chosen = ("pat*", "lease", "--except", "l[e]ase", "--processes", 2, "--drain")
+
+    with Command(url(), "runconsumer", *chosen) as supervisor:
+        assert supervisor.wait() == 0
+        assert "Consuming patient (" in supervisor.output
+
+    assert (len(outcomes("patient")), len(outcomes("lease"))) == (2, 0)
+
+
 def test_a_supervisor_ends_when_its_children_have_drained(patient, start):
     patient.send_batch([{"op": n} for n in range(40)])
 

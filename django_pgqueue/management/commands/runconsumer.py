@@ -45,7 +45,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         add = parser.add_argument
-        add("queues", nargs="*", help="only these queues (default: all)")
+        _add_queues(parser)
         add("--workers", type=positive, help="number of concurrent handlers for each queue")
         add("--batch", type=positive, help="maximum number of messages per read")
         add("--processes", type=positive, default=1, help="number of processes (default: 1)")
@@ -115,7 +115,7 @@ class Command(BaseCommand):
 
     def _consume(self, options: dict[str, Any]) -> None:
         autodiscover()
-        found = handlers(options["queues"])
+        found = handlers(options["queues"], options["leave_out"])
         if not found:
             raise CommandError(
                 "No app in INSTALLED_APPS has a consumers.py with a @consumer function. Add one."
@@ -134,6 +134,22 @@ class Command(BaseCommand):
         if consumer.waits_for_receivers:
             _end_logging()
         self._left_threads = consumer.has_unfinished_threads
+
+
+def _add_queues(parser: CommandParser) -> None:
+    parser.add_argument(
+        "queues",
+        nargs="*",
+        help='only these queues, by name or quoted pattern such as "mail-*" (default: all)',
+    )
+    parser.add_argument(
+        "--except",
+        action="append",
+        default=[],
+        dest="leave_out",
+        metavar="QUEUE",
+        help="not this queue, by name or pattern; may be given several times",
+    )
 
 
 def _refuse_transaction() -> None:
