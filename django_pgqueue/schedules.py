@@ -32,7 +32,7 @@ class Declaration:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not _is_task(self.target):
+        if not is_task(self.target):
             if self.args or self.kwargs:
                 raise InvalidArgument("args and kwargs are for tasks: pass body to a consumer")
         elif self.values["body"] is not None:
@@ -47,7 +47,7 @@ class Declaration:
     def has_queue(self) -> bool:
         """Whether the function has @consumer or @task, too."""
         try:
-            return _is_task(self.target) or bool(handler_of(self.target))
+            return is_task(self.target) or bool(handler_of(self.target))
         except LookupError:
             return False
 
@@ -61,16 +61,11 @@ class Declaration:
                 f"@schedule on {self.path} needs a queue: put @consumer or @task on it too"
             )
         values = {**self.values, "time_zone": self.values["time_zone"] or settings.TIME_ZONE}
-        if _is_task(self.target):
-            task, backend = self.target, self.target.get_backend()
-            if not hasattr(backend, "message_of"):
+        if is_task(self.target):
+            if not hasattr(self.target.get_backend(), "message_of"):
                 return False  # a backend without queues, as in tests
-            body, group, unique = backend.message_of(task, list(self.args), dict(self.kwargs))
-            queue, using = task.queue_name, backend.database
-            until, expires = getattr(task, "until", None), getattr(task, "expires", None)
-            values |= {"body": body, "priority": task.priority, "group_key": group or ""}
-            values |= {"unique_key": unique or "", "until": until or ""}
-            values["expires"] = values["expires"] or arguments.span(expires, "expires")
+            queue, using, message = message_of(self.target, self.args, self.kwargs)
+            values |= {**message, "expires": values["expires"] or message["expires"]}
         else:
             handler = handler_of(self.target)
             queue, using = handler.queue, handler.using
@@ -184,11 +179,32 @@ def declared() -> list[Declaration]:
     return list(_declared.values())
 
 
+def message_of(
+    task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[str, str | None, dict[str, Any]]:
+    """Return the queue and the database of a task, and the fields of a schedule that runs it."""
+    backend = task.get_backend()
+    body, group, unique = backend.message_of(task, list(args), dict(kwargs))
+    return (
+        task.queue_name,
+        backend.database,
+        {
+            "body": body,
+            "priority": task.priority,
+            "group_key": group or "",
+            "unique_key": unique or "",
+            "until": getattr(task, "until", None) or "",
+            "expires": arguments.span(getattr(task, "expires", None), "expires"),
+        },
+    )
+
+
 def _path(target: Any) -> str:
-    if _is_task(target):
+    if is_task(target):
         return str(target.module_path)
     return name_of(target)
 
 
-def _is_task(target: Any) -> bool:
+def is_task(target: Any) -> bool:
+    """Whether this is a task of Django's Tasks."""
     return hasattr(target, "module_path") and hasattr(target, "get_backend")
