@@ -14,7 +14,9 @@ from typing import Any
 
 import psycopg
 from django.conf import settings as django_settings
+from django.core import mail
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.exceptions import ImproperlyConfigured
 from django.db import Error as DatabaseProblem
 from django.db import OperationalError, connections, router, transaction
 from django.db.migrations.loader import MigrationLoader
@@ -33,6 +35,7 @@ from django_pgqueue.worker.listener import can_listen
 
 OLDEST_SERVER = 15
 APP = Queue._meta.app_label
+EMBEDDED = "django_pgqueue.embedded"
 
 Messages = Iterator[CheckMessage]
 Check = Callable[..., list[CheckMessage]]
@@ -217,6 +220,32 @@ def check_pools() -> Messages:
             f"all queues, silence this check.",
             id="django_pgqueue.W005",
         )
+
+
+@register(Tags.compatibility)
+def check_embedded(**kwargs: Any) -> list[CheckMessage]:
+    messages: list[CheckMessage] = []
+    for alias, known in connections.settings.items():
+        if known["ENGINE"] != EMBEDDED:
+            continue
+        try:
+            connections[alias].server()  # type: ignore[attr-defined]
+        except ImproperlyConfigured as error:
+            text = f"The server of database {alias!r} cannot start: {error}"
+            messages.append(Error(text, id="django_pgqueue.E012"))
+        # Test runners switch DEBUG off, and collect mails.
+        if not django_settings.DEBUG and not hasattr(mail, "outbox"):
+            messages.append(
+                Warning(
+                    f"Database {alias!r} is embedded, and DEBUG is off: the server has no "
+                    f"password, no backup, and ends with the last process that uses it.",
+                    hint=f"Set DATABASES[{alias!r}]['ENGINE'] to 'django.db.backends.postgresql', "
+                    f"with NAME, USER and HOST of your server. {EMBEDDED} is for development and "
+                    f"tests.",
+                    id="django_pgqueue.W006",
+                )
+            )
+    return messages
 
 
 @of_code

@@ -72,7 +72,7 @@ if "DATABASE_URL" in env:
 else:
     DATABASES = {
         "default": {
-            "ENGINE": "example_project.embedded_postgres",
+            "ENGINE": "django_pgqueue.embedded",
             "NAME": "inbox",
             "EMBEDDED_DIRECTORY": env.path("EMBEDDED_DIRECTORY", default=BASE_DIR / ".postgres"),
         },

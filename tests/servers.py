@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psycopg
 
-from example_project.embedded_postgres.server import EmbeddedServer
+from django_pgqueue.embedded.server import EmbeddedServer
 
 __all__ = ["copy", "new_database", "one_server", "two_servers"]
 

@@ -63,7 +63,7 @@ else:
     parts = [".pgdata", "other" if bin_dir else "", env.str("TOX_ENV_NAME", default="")]
     data = env.str("POSTGRES_DATA", default="-".join(filter(None, parts)))
     server = {
-        "ENGINE": "example_project.embedded_postgres",
+        "ENGINE": "django_pgqueue.embedded",
         "NAME": "queue",
         "EMBEDDED_DIRECTORY": BASE_DIR / data,
         "EMBEDDED_BIN_DIR": bin_dir,

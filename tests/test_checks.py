@@ -6,12 +6,12 @@ import ast
 import importlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core import checks
+from django.core import checks, mail
 from django.core.exceptions import ImproperlyConfigured
 from django.db import OperationalError, connection, connections
 from django.db.migrations.recorder import MigrationRecorder
@@ -19,6 +19,7 @@ from django.db.migrations.recorder import MigrationRecorder
 import tests.app
 from django_pgqueue import consumer
 from django_pgqueue.conf import settings as ours
+from django_pgqueue.embedded import base
 from django_pgqueue.engine.settings import DEFAULTS
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.retries import Constant, Exponential
@@ -324,6 +325,47 @@ def test_w005_compares_the_pool_with_the_workers(own_handlers, monkeypatch):
     assert "['max_size'] to 11 or more" in (message.hint or "")
     monkeypatch.setitem(options, "pool", {"max_size": 11})
     assert found() == []
+
+
+@pytest.fixture
+def embedded(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """The default database's settings with the embedded engine, outside of a test runner."""
+    monkeypatch.delattr(mail, "outbox")
+    before = connections["default"]
+    known = {**before.settings_dict, "ENGINE": "django_pgqueue.embedded"}
+    monkeypatch.setattr(connections, "settings", {"default": known})
+    connections["default"] = base.DatabaseWrapper(known)
+    yield known
+    connections["default"] = before
+
+
+def test_w006_warns_of_an_embedded_database_without_debug(embedded, settings):
+    settings.DEBUG = False
+
+    message = said("W006")
+
+    assert message.msg.startswith("Database 'default' is embedded, and DEBUG is off")
+    assert "DATABASES['default']['ENGINE'] to 'django.db.backends.postgresql'" in message.hint
+    settings.DEBUG = True
+    assert found() == []
+
+
+def test_w006_is_silent_in_a_test_runner(embedded, settings, monkeypatch):
+    settings.DEBUG = False
+    monkeypatch.setattr(mail, "outbox", [], raising=False)
+
+    assert found() == []
+
+
+def test_e012_tells_why_an_embedded_server_cannot_start(embedded, settings):
+    settings.DEBUG = True
+    embedded["EMBEDDED_BIN_DIR"] = "/nowhere"
+    embedded["EMBEDDED_DIRECTORY"] = "/nowhere/postgres"
+
+    message = said("E012")
+
+    assert "EMBEDDED_BIN_DIR is /nowhere, which has no pg_ctl" in message.msg
+    assert message.is_serious()
 
 
 @pytest.mark.django_db

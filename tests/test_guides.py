@@ -26,6 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from django_pgqueue import consumer, queue, retries, signals
 from django_pgqueue.checks import check_pools
 from django_pgqueue.conf import problem
+from django_pgqueue.embedded import base
 from django_pgqueue.handlers import Handler
 from django_pgqueue.management import diagnosis
 from django_pgqueue.management.commands.runconsumer import Command as RunConsumer
@@ -371,6 +372,16 @@ def test_pools(committed_orders, reachable, play, monkeypatch):
     with Actor({"default": {**server, "OPTIONS": {**server["OPTIONS"], "pool": pool}}}) as actor:
         pk = actor.do(call, "send", "orders", 1)
         assert actor.do(call, "archive", "orders", pk) == [pk]
+
+
+def test_embedded(play, settings, tmp_path):
+    settings.BASE_DIR = tmp_path
+
+    for told in play("embedded.md")["settings"]:
+        base.DatabaseWrapper({"NAME": "", **told["default"]}).server()
+
+    directories = {path.name for path in base._servers if path.parent == tmp_path}
+    assert directories == {".pgdata", ".pgdata-tests"}
 
 
 def test_the_way_from_the_alert_to_the_redrive(play, shop, operator, capsys):

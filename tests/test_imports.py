@@ -169,6 +169,10 @@ REFUSED = {
         "queues/bound.py": "from django_pgqueue.queues import message",
         "queues/message.py": "from django_pgqueue.queues import bound",
     },
+    "embedded-server-in-a-test-helper": {
+        "embedded/base.py": "",
+        "testing/databases.py": "from django_pgqueue.embedded import base",
+    },
     "operations-in-a-table": {
         "tables/queue.py": "from django_pgqueue.queues import bound",
         "queues/bound.py": "",

@@ -21,7 +21,7 @@ import psutil
 import psycopg
 
 from benchmarks.failover.servers import Servers, execute, kill, until
-from example_project.embedded_postgres.server import server_user
+from django_pgqueue.embedded.server import server_user
 from tests.ports import free_port
 
 __all__ = ["Cluster", "cluster", "missing"]

@@ -19,7 +19,7 @@ import psutil
 import psycopg
 
 from benchmarks import notes
-from example_project.embedded_postgres.server import EmbeddedServer
+from django_pgqueue.embedded.server import EmbeddedServer
 from tests import waiting
 from tests.servers import copy, two_servers
 

@@ -66,7 +66,7 @@ def configure(seconds: float, name: str) -> None:
 def parameters(alias: str) -> dict[str, Any]:
     """libpq's connection parameters for one of Django's databases."""
     # Ask the database wrapper: it knows Django's own options, and a custom wrapper may start its
-    # server here (example_project).
+    # server here (django_pgqueue.embedded).
     found = connections[alias].get_connection_params()
     return {
         name: value

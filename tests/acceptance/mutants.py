@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from example_project.embedded_postgres.server import EmbeddedServer
+from django_pgqueue.embedded.server import EmbeddedServer
 
 __all__ = ["MUTANTS", "Change", "Laboratory", "Mutant", "Verdict", "laboratory", "table"]
 

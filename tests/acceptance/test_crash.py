@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from environ import Env
 
+from django_pgqueue.embedded.server import EmbeddedServer
 from django_pgqueue.engine.names import LIVE
-from example_project.embedded_postgres.server import EmbeddedServer
 from tests.actors import Actor, begin, call, execute, manage, work_off
 from tests.conftest import VERSIONS
 from tests.servers import new_database, one_server

@@ -12,10 +12,10 @@ import psycopg
 import pytest
 from environ import Env
 
+from django_pgqueue.embedded.server import EmbeddedServer
 from django_pgqueue.engine.leases.batches import rescue
 from django_pgqueue.engine.read.reading import lease
 from django_pgqueue.engine.settle.outcomes import release
-from example_project.embedded_postgres.server import EmbeddedServer
 from tests.actors import Actor, begin, call, commit, engine, execute, manage
 from tests.conftest import VERSIONS
 from tests.servers import one_server

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from environ import Env
 
-from example_project.embedded_postgres.server import EmbeddedServer
+from django_pgqueue.embedded.server import EmbeddedServer
 from tests.actors import Actor, call, manage, work_off
 from tests.conftest import VERSIONS
 from tests.servers import copy, two_servers

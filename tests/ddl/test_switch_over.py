@@ -12,7 +12,7 @@ import pytest
 from environ import Env
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from example_project.embedded_postgres.server import EmbeddedServer
+from django_pgqueue.embedded.server import EmbeddedServer
 from tests.actors import Actor, call, manage, work_off
 from tests.conftest import VERSIONS
 from tests.servers import two_servers

@@ -18,7 +18,7 @@ from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 
-from example_project.embedded_postgres.server import EmbeddedServer
+from django_pgqueue.embedded.server import EmbeddedServer
 from example_project.inbox.demo import faults
 from tests.waiting import until
 

@@ -30,7 +30,7 @@ from xml.etree import ElementTree
 
 import psycopg
 
-from example_project.embedded_postgres.server import EmbeddedServer
+from django_pgqueue.embedded.server import EmbeddedServer
 from tests.ports import free_port
 
 #: The least statements of PGMQ's regression files that pass.

@@ -16,8 +16,8 @@ import psycopg
 import pytest
 from environ import Env
 
+from django_pgqueue.embedded.server import EmbeddedServer
 from django_pgqueue.models import ArchivedMessage, Message
-from example_project.embedded_postgres.server import EmbeddedServer
 from tests.actors import Actor, call, manage
 from tests.servers import one_server
 from tests.spark.clusters.machines import executors_under, stop

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from example_project.embedded_postgres.server import EmbeddedServer
+from django_pgqueue.embedded.server import EmbeddedServer
 from tests.acceptance.chaos.world import World
 from tests.servers import new_database, one_server
 

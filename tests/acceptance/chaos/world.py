@@ -18,7 +18,7 @@ from typing import Any
 
 import psycopg
 
-from example_project.embedded_postgres.server import EmbeddedServer
+from django_pgqueue.embedded.server import EmbeddedServer
 from tests.acceptance.chaos.checker import State, Verdict, check
 from tests.waiting import until
 from tests.working import history

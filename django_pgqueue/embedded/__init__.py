@@ -1,0 +1,1 @@
+"""A Django engine for development and tests: ``ENGINE = "django_pgqueue.embedded"``."""
