@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 from asgiref.sync import async_to_sync
@@ -14,9 +16,11 @@ from django.utils import timezone
 
 from django_pgqueue import signals
 from django_pgqueue.acks import Discard, Reject, Retry
+from django_pgqueue.database.runner import DjangoRunner
 from django_pgqueue.handlers import Handler, autodiscover, handler_of, handlers
 from django_pgqueue.models import LiveMessage, Message, Queue
 from django_pgqueue.queues.bound import bound_to
+from django_pgqueue.testing.rates import FrozenRates
 from django_pgqueue.types import State
 from django_pgqueue.worker.announcer import send_here
 from django_pgqueue.worker.connections import limited
@@ -41,7 +45,8 @@ def drain(
     Runs ``function``, or the queue's ``@consumer``, in the thread and transaction of the test. So
     it works in a TestCase and in a TransactionTestCase. Middleware, batches, conversion of bodies
     and the context work as in a consumer; ``timeout`` is not applied. Returns the handled messages;
-    a message that ran twice is listed twice. Delayed messages stay in the queue.
+    a message that ran twice is listed twice. Delayed messages stay in the queue, and so do messages
+    beyond its limits and rates.
 
     By default an exception of the handler reaches the test. Its message stays leased, as after a
     crash, and planned retries stay in the queue. With ``policies=True`` the ack policy and the
@@ -58,17 +63,24 @@ def drain(
     """
     handler = _handler(queue, function)
     found = Queue.objects.resolve(queue, using or handler.using)
-    run = _Run(Subscription(handler, found, Options()), policies)
-    clock = _Clock(found)
+    # A copy, so that only this function leases in the caller's transaction, whatever the limits.
+    leased = copy(found)
+    leased.opened = replace(found.opened, runner=_Runner(found.alias))
+    rates = FrozenRates(found)
+    run = _Run(Subscription(handler, leased, Options()), policies, rates)
+    clock = _Clock(found, rates)
     handled: list[Message] = []
-    while messages := run.lease() or (policies and clock.advance() and run.lease()):
-        assert len(handled) + len(messages) <= limit, (
-            f"queue {queue!r} is not empty after {limit} messages: does its handler always send "
-            f"another, or always ask for a retry? If not, pass a higher limit to drain()"
-        )
-        clock.stamp(messages)
-        copy_context().run(run.handle, messages)
-        handled += messages
+    try:
+        while messages := run.lease() or (policies and clock.advance() and run.lease()):
+            assert len(handled) + len(messages) <= limit, (
+                f"queue {queue!r} is not empty after {limit} messages: does its handler always "
+                f"send another, or always ask for a retry? If not, pass a higher limit to drain()"
+            )
+            clock.stamp(messages)
+            copy_context().run(run.handle, messages)
+            handled += messages
+    finally:
+        rates.thaw()
     return handled
 
 
@@ -78,8 +90,9 @@ def eager(*, policies: bool = False, using: str | None = None) -> Iterator[None]
 
     Applies to tasks and to queues with a ``@consumer``; other queues keep their messages. Messages
     that a handler sends are handled right after it. As in :func:`drain`, a handler's exception
-    reaches the sender unless ``policies=True``, and delayed messages stay. Messages sent by the ORM
-    or by plain SQL are not noticed: use :func:`drain` for them.
+    reaches the sender unless ``policies=True``, and delayed messages stay, as do those beyond the
+    queue's limits and rates. Messages sent by the ORM or by plain SQL are not noticed: use
+    :func:`drain` for them.
 
     >>> with eager():
     ...     place_order(7)
@@ -117,17 +130,26 @@ def _handler(queue: str, function: Callable[..., Any] | None) -> Handler:
         return Handler(queue, function)
 
 
+class _Runner(DjangoRunner):
+    """Leases messages of queues with limits in any transaction: the test's is rolled back."""
+
+    __slots__ = ()
+
+    may_lease = True
+
+
 class _Run(Execution):
     """Runs the handler of a subscription in this thread, and settles its messages at once."""
 
-    def __init__(self, subscription: Subscription, policies: bool) -> None:
+    def __init__(self, subscription: Subscription, policies: bool, rates: FrozenRates) -> None:
         super().__init__(subscription, Settler(0))
         self._policies = policies
+        self._rates = rates
         self._raised: BaseException | None = None
 
     def lease(self) -> list[Message]:
         """Lease the next message, or the next batch of messages."""
-        return self._subscription.lease(self._handler.run_size)
+        return self._rates.leased(lambda: self._subscription.lease(self._handler.run_size))
 
     def handle(self, messages: list[Message]) -> None:
         """Run the handler and settle the messages. Without policies, raises the handler's error."""
@@ -173,8 +195,9 @@ class _Run(Execution):
 class _Clock:
     """A simulated clock, which skips the time until the next planned retry."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, rates: FrozenRates) -> None:
         self._queue = queue
+        self._rates = rates
         self._ahead = dt.timedelta(0)
         #: How far the clock was ahead at each message's first run, and at its last run.
         self._first: dict[int, dt.timedelta] = {}
@@ -199,16 +222,22 @@ class _Clock:
         another message of its FIFO group.
         """
         planned = [
-            (vt + self._last.get(pk, dt.timedelta(0)), pk)
-            for pk, vt in LiveMessage.objects.using(self._queue.alias)
+            (vt + self._last.get(pk, dt.timedelta(0)), pk, group)
+            for pk, vt, group in LiveMessage.objects.using(self._queue.alias)
             .filter(queue_id=self._queue.pk, state=State.RETRYABLE.value)
             .exclude(pk__in=self._tried)
-            .values_list("pk", "vt")
+            .values_list("pk", "vt", "group_key")
         ]
         if not planned:
             return False
-        due, pk = min(planned)
-        self._ahead = max(self._ahead, due - timezone.now())
+        due, pk, group = min(planned, key=lambda retry: retry[:2])
         self._tried.add(pk)
         Message.objects.set_vt(self._queue, [pk], 0)
+        self._skip(due - timezone.now() - self._ahead)
+        self._skip(self._rates.wait(group))
         return True
+
+    def _skip(self, span: dt.timedelta) -> None:
+        if span > dt.timedelta(0):
+            self._ahead += span
+            self._rates.skip(span)

@@ -9,6 +9,7 @@ from django.db import connections, models, transaction
 
 from django_pgqueue.engine import arguments
 from django_pgqueue.models import Queue, Schedule
+from django_pgqueue.testing import rates
 
 _MOMENTS = (
     ("message", "expires_at"),
@@ -48,6 +49,7 @@ def travel(span: float | dt.timedelta, *, using: str | None = None) -> int:
                 f"UPDATE pgqueue_{table} SET {column} = {column} - %s WHERE {column} IS NOT NULL",
                 values,
             )
+        rates.travelled(length, alias)
         Schedule.objects.using(alias).update(next_run_at=models.F("next_run_at") - length)
     sent = 0
     while ticks := Schedule.objects.send_due(using=alias):
