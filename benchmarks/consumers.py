@@ -12,6 +12,7 @@ from django.db import connection
 from benchmarks import runs
 from benchmarks.notes import note, note_delay
 from django_pgqueue import consumer, signals
+from django_pgqueue.models import Message
 from django_pgqueue.retries import NoRetry
 
 #: Modes that have a batch handler too.
@@ -19,23 +20,23 @@ BATCHES = ("drain",)
 
 
 @consumer("drain")
-def nothing(message: Any) -> None:
+def nothing(message: Message) -> None:
     """A handler that does nothing."""
 
 
 @consumer("drain-batch", batch=True)
-def nothing_at_once(messages: list[Any]) -> None:
+def nothing_at_once(messages: list[Message]) -> None:
     """A batch handler that does nothing."""
 
 
 @consumer("slow-logs", visibility_timeout=2, retry=NoRetry())
-def note_and_fail(message: Any) -> None:
+def note_and_fail(message: Message) -> None:
     note("ran", message.id)
     raise ValueError("as told")
 
 
 @consumer("slow-receiver", visibility_timeout=2)
-def note_the_run(message: Any) -> None:
+def note_the_run(message: Message) -> None:
     note("ran", message.id)
 
 
@@ -59,29 +60,29 @@ if os.environ.get("BENCHMARK_SLOW") == "slow-receiver":
 
 
 @consumer("wait")
-def wait_10ms(message: Any) -> None:
+def wait_10ms(message: Message) -> None:
     time.sleep(0.01)
 
 
 @consumer("latency")
-def note_the_delay(message: Any) -> None:
+def note_the_delay(message: Message) -> None:
     note_delay(message.body["sent"])
 
 
 @consumer("limits-cap")
-def capped(message: Any) -> None:
+def capped(message: Message) -> None:
     runs.handle(**message.body)
 
 
 @consumer("limits-rate")
-def rated(message: Any) -> None:
+def rated(message: Message) -> None:
     runs.handle(**message.body)
 
 
 EFFECTS = "CREATE TABLE failover_effect (queue text NOT NULL, op text NOT NULL)"
 
 
-def effect(message: Any) -> None:
+def effect(message: Message) -> None:
     """An effect in the database, and one outside of it."""
     op = message.body["op"]
     with connection.cursor() as cursor:
@@ -90,10 +91,10 @@ def effect(message: Any) -> None:
 
 
 @consumer("failover-transactional", ack_policy="TRANSACTIONAL")
-def in_one_transaction(message: Any) -> None:
+def in_one_transaction(message: Message) -> None:
     effect(message)
 
 
 @consumer("failover-plain")
-def at_least_once(message: Any) -> None:
+def at_least_once(message: Message) -> None:
     effect(message)

@@ -26,17 +26,19 @@ from django.utils import dateparse
 from django_pgqueue.acks import Reject
 from django_pgqueue.errors import InvalidArgument
 
-# Python 3.14 evaluates annotations lazily. FORWARDREF accepts names that are imported only for type
-# checking: one such name would otherwise make all annotations of the function unreadable.
+# Python 3.14 evaluates annotations lazily. FORWARDREF accepts names that are not defined: one such
+# name would otherwise make all annotations of the function unreadable.
 if sys.version_info >= (3, 14):
     from annotationlib import Format
 
     _signature = partial(inspect.signature, annotation_format=Format.FORWARDREF)
-    _annotations = partial(inspect.get_annotations, format=Format.FORWARDREF)
 else:
-    _signature, _annotations = inspect.signature, inspect.get_annotations
+    _signature = inspect.signature
 
 _FILLED_IN = ("message", "context")
+
+#: The import path of the class of messages, which this module is too low to import.
+_MESSAGE = "django_pgqueue.queues.message.Message"
 
 #: A function that makes a field's value from a JSON value and its path. Errors name the path.
 Make = Callable[[Any, str], Any]
@@ -67,6 +69,9 @@ _FROM_LIST: dict[Any, Callable[[list[Any]], Any]] = {
     abc.Set: frozenset,
 }
 
+#: The types that a list is, without a conversion.
+_LISTS = [plain for plain, build in _FROM_LIST.items() if build is list]
+
 _FROM_OBJECT = (dict, abc.Mapping, abc.MutableMapping)
 
 
@@ -77,17 +82,16 @@ class Call:
     >>> Call(charge).convert is None
     True
 
-    Raises InvalidArgument for a parameter that cannot be filled in.
+    Raises InvalidArgument for a parameter that cannot be filled in, and for an annotation of the
+    first one that is no type of messages or bodies.
     """
 
     def __init__(self, function: Callable[..., Any], *, batch: bool = False) -> None:
         self.function = function
         first, *others = _parameters(function)
         self._extra = tuple(parameter.name for parameter in others)
-        hint = _hint(function, first.name)
-        if batch and hint is not None:
-            hint = (typing.get_args(hint) or (None,))[0]
-        self.convert = _converter(hint)
+        hint = _body_type(function, first, batch)
+        self.convert = None if hint is None else _converter(hint)
         self._batch = batch
 
     def __call__(self, given: Any, context: Any) -> Any:
@@ -139,28 +143,76 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return parameters
 
 
-def _hint(function: Callable[..., Any], name: str) -> Any:
+def _body_type(function: Callable[..., Any], parameter: inspect.Parameter, batch: bool) -> Any:
+    """Return the type of bodies that a parameter's annotation names; None if it names messages.
+
+    Raises InvalidArgument for any other annotation.
+    """
+    if parameter.annotation is parameter.empty:
+        return None
+    try:
+        hint = _evaluated(function, parameter)
+    except Exception as error:
+        raise _refusal(
+            function,
+            parameter,
+            f"which cannot be evaluated: {error}. Import the type above the handler, and not only "
+            f"for type checkers",
+        ) from error
+    plain, args = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if batch and plain is not Any:
+        if plain not in _LISTS:
+            raise _refusal(function, parameter, "but batch=True passes a list: annotate list[...]")
+        hint = args[0] if args else Any
+    elif plain in _LISTS and any(map(_is_message, args)):
+        raise _refusal(
+            function, parameter, "but takes one message: annotate Message, or use batch=True"
+        )
+    if _is_message(hint):
+        return None
+    if not _is_body(hint):
+        raise _refusal(
+            function,
+            parameter,
+            "which is not the type of a message or of a body: annotate Message, dict, list, Any, a "
+            "dataclass, a TypedDict or a pydantic model",
+        )
+    return hint
+
+
+def _evaluated(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    """Evaluate the annotation of a parameter. Raises whatever the evaluation raises."""
+    while isinstance(function, partial):
+        function = function.func
     function = inspect.unwrap(function)
     if not hasattr(function, "__qualname__"):  # an object
         function = type(function).__call__
-    try:
-        annotation = _annotations(function).get(name)
-        # Resolve only this annotation: the others may have names that cannot be resolved.
-        alone = types.SimpleNamespace(__annotations__={name: annotation})
-        return typing.get_type_hints(alone, getattr(function, "__globals__", {})).get(name)
-    except (AttributeError, NameError, TypeError):
-        # The annotation's name is imported only for type checking: most likely it is Message.
-        return None
+    # Resolve only this annotation: the others may have names that cannot be resolved.
+    alone = types.SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
+    names = getattr(function, "__globals__", {})
+    return typing.get_type_hints(alone, names)[parameter.name]
 
 
-def _converter(hint: Any) -> Callable[[Any], Any] | None:
-    """Return a function that converts bodies to a type; None if the handler takes messages.
+def _refusal(
+    function: Callable[..., Any], parameter: inspect.Parameter, why: str
+) -> InvalidArgument:
+    given = parameter.annotation
+    shown = getattr(given, "__forward_arg__", given)
+    shown = shown if isinstance(shown, str) else inspect.formatannotation(shown)
+    return InvalidArgument(
+        f"{name_of(function)} cannot be a consumer: its parameter {parameter.name} is annotated "
+        f"{shown}, {why}"
+    )
+
+
+def _converter(hint: Any) -> Callable[[Any], Any]:
+    """Return a function that converts bodies to a type.
 
     Raises InvalidArgument for a type with a field that cannot be made from JSON.
     """
-    if not (_is_record(hint) or _is_pydantic(hint)):
-        return None
-    maker = cache(lambda: _maker(hint, hint.__name__, {}))
+    is_class = isinstance(hint, type) and typing.get_origin(hint) is None
+    name = hint.__name__ if is_class else str(hint)
+    maker = cache(lambda: _maker(hint, name, {}))
     # A type that is defined below the handler is resolved later, for the first message.
     with suppress(NameError):
         maker()
@@ -170,9 +222,25 @@ def _converter(hint: Any) -> Callable[[Any], Any] | None:
         try:
             return make(body, "body")
         except (TypeError, ValueError, OverflowError) as error:
-            raise Reject(f"the body is not a valid {hint.__name__}: {error}") from error
+            raise Reject(f"the body is not a valid {name}: {error}") from error
 
     return convert
+
+
+def _is_message(hint: Any) -> bool:
+    return isinstance(hint, type) and name_of(hint) == _MESSAGE
+
+
+def _is_body(hint: Any) -> bool:
+    """Whether a type is one of bodies: JSON objects, lists, any JSON, or unions of these."""
+    plain = typing.get_origin(hint) or hint
+    if plain in (Union, types.UnionType):
+        return all(each is type(None) or _is_body(each) for each in typing.get_args(hint))
+    for aliased in ("__value__", "__supertype__"):
+        if hasattr(plain, aliased):
+            return _is_body(getattr(plain, aliased))
+    known = [Any, object, *_FROM_LIST, *_FROM_OBJECT]
+    return plain in known or _is_record(plain) or _is_pydantic(plain)
 
 
 def _is_record(hint: Any) -> bool:

@@ -10,6 +10,7 @@ import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, make_dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, TypedDict
@@ -19,9 +20,10 @@ import pytest
 from django_pgqueue.acks import Reject
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.handlers import bodies
+from django_pgqueue.models import Message
 
 if TYPE_CHECKING:
-    from somewhere import Context, Message
+    from somewhere import Context
 
 
 class Colour(enum.Enum):
@@ -328,18 +330,113 @@ def test_a_dataclass_may_contain_a_pydantic_model():
 # Signatures
 
 
-@pytest.mark.parametrize("hint", [None, Any, dict, "Message", "list[Message]"])
-def test_without_a_type_of_ours_the_message_itself_is_given(hint):
+def annotated(hint: Any) -> Any:
     def handler(given: Any) -> Any:
         return given
 
-    if hint is None:
-        del handler.__annotations__["given"]
-    else:
-        handler.__annotations__["given"] = hint
+    handler.__annotations__["given"] = hint
+    return handler
+
+
+def test_without_an_annotation_the_message_itself_is_given():
     message = SimpleNamespace(body={"order": 7})
 
-    assert bodies.Call(handler)(message, None) is message
+    for handler in (lambda given: given, annotated(Message), annotated("Message")):
+        assert bodies.Call(handler)(message, None) is message
+    for handler in (lambda given: given, annotated("list[Message]"), annotated(Sequence[Message])):
+        assert bodies.Call(handler, batch=True)([message], None) == [message]
+
+
+BODIES = [
+    (Any, [{"order": 7}, [7], 7, "7", None], []),
+    (object, [{"order": 7}, [7], 7, "7", None], []),
+    (dict, [{"order": 7}, {}], [[7], 7, "7", None]),
+    (dict[str, Any], [{"order": 7}, {}], [[7], 7, "7", None]),
+    ("Mapping[str, int]", [{"order": 7}], [{"order": "7"}, None]),
+    (list, [[7], []], [{"order": 7}, 7, "7", None]),
+    (list[dict[str, int]], [[{"order": 7}]], [[7], {"order": 7}]),
+    (Line | list[Line], [], [{"order": 7}, None]),
+    (dict[str, Any] | None, [{"order": 7}, None], [[7]]),
+    (NewType("Body", dict[str, Any]), [{"order": 7}], [[7]]),
+]
+
+
+@pytest.mark.parametrize(("hint", "good", "bad"), BODIES, ids=str)
+def test_an_annotation_of_plain_json_gives_the_body_if_it_fits(hint, good, bad):
+    in_batch = list[hint] if not isinstance(hint, str) else f"list[{hint}]"
+
+    for body in good:
+        assert convert(hint, body) == body
+        given = [SimpleNamespace(body=body)]
+        assert bodies.Call(annotated(in_batch), batch=True)(given, None) == [body]
+    for body in bad:
+        with pytest.raises(Reject, match="the body is not a valid "):
+            convert(hint, body)
+
+
+def test_a_bare_list_in_a_batch_is_a_list_of_any_bodies():
+    for hint in (list, Any, list[Any]):
+        given = [SimpleNamespace(body=7), SimpleNamespace(body=None)]
+        assert bodies.Call(annotated(hint), batch=True)(given, None) == [7, None]
+
+
+def test_the_annotation_of_an_object_and_of_a_partial_function_counts():
+    class Charging:
+        def __call__(self, line: Line) -> Any:
+            return line
+
+        def charge(self, line: Line) -> Any:
+            return line
+
+    def charge(bank: str, line: Line) -> Any:
+        return line
+
+    given = SimpleNamespace(body={"article": "nail"})
+    for handler in (Charging(), Charging().charge, partial(charge, "bank")):
+        assert bodies.Call(handler)(given, None) == Line("nail")
+
+
+ALLOWED = "annotate Message, dict, list, Any, a dataclass, a TypedDict or a pydantic model"
+MISTAKES = [
+    (int, f"annotated int, which .*{ALLOWED}"),
+    (str, ALLOWED),
+    (None, ALLOWED),
+    (5, ALLOWED),
+    (dt.datetime, ALLOWED),
+    (int | Line, ALLOWED),
+    (Message | None, ALLOWED),
+    (type("Other", (), {}), ALLOWED),
+    ("Mesage", "annotated Mesage, which cannot be evaluated: name 'Mesage' is not defined"),
+    ("list[Mesage]", "name 'Mesage' is not defined. Import the type above the handler"),
+    ("Context", "Context, which cannot be evaluated.*and not only for type checkers"),
+    ("models.Message", "name 'models' is not defined"),
+    ("dt.Date", "has no attribute 'Date'"),
+    ("Line(", "cannot be evaluated"),
+    (list[Message], "takes one message: annotate Message, or use batch=True"),
+    (list[Path], "is of type Path, which cannot be made from JSON"),
+]
+
+
+@pytest.mark.parametrize(("hint", "reason"), MISTAKES, ids=str)
+def test_an_annotation_that_is_not_understood_is_refused_with_the_handler(hint, reason):
+    with pytest.raises(InvalidArgument, match=reason):
+        bodies.Call(annotated(hint))
+
+
+@pytest.mark.parametrize(
+    ("hint", "reason"),
+    [
+        ("Message", r"Message, but batch=True passes a list: annotate list\[\.\.\.\]"),
+        (Line, "but batch=True passes a list"),
+        (dict, "but batch=True passes a list"),
+        (list[int], ALLOWED),
+        ("list[Mesage]", "name 'Mesage' is not defined"),
+    ],
+    ids=str,
+)
+def test_a_batch_handler_with_an_annotation_of_one_message_is_refused(hint, reason):
+    with pytest.raises(InvalidArgument, match=reason):
+        bodies.Call(annotated(hint), batch=True)
 
 
 def test_message_and_context_are_filled_in_by_name():

@@ -107,7 +107,7 @@ async def work(message: Message) -> None:
     pass
 
 
-def decorated(message: Message) -> Any:
+def decorated(message):
     """An async function, as a plain decorator leaves it."""
     return work(message)
 
