@@ -6,11 +6,18 @@ fixture is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from django_pgqueue.models import BoundQueue
+    from django_pgqueue.tables.queue import QueueSettings
+    from django_pgqueue.testing import MakeQueue
 
 
 @pytest.hookimpl(wrapper=True)
@@ -28,13 +35,15 @@ def pytest_fixture_setup(
 
 
 @pytest.fixture
-def make_queue(db: None) -> Iterator[Callable[..., Any]]:
+def make_queue(db: None) -> Iterator[MakeQueue]:
     """Make a queue for this test: ``orders = make_queue("orders", max_deliveries=3)``."""
     models = import_module("django_pgqueue.models")
     made = []
 
-    def make(name: str, *, using: str | None = None, **settings: Any) -> Any:
-        queue = models.queue(name, using=using)
+    def make(
+        name: str, *, using: str | None = None, **settings: Unpack[QueueSettings]
+    ) -> BoundQueue:
+        queue: BoundQueue = models.queue(name, using=using)
         made.append(queue.create(**settings))
         return queue
 

@@ -186,9 +186,9 @@ def receipt_of(id: int, read_ct: int, read_at: int, batch: Batch | None) -> Rece
 
 
 class Sent(int):
-    """The id that a send with a unique key returns, with ``conflict``: what happened.
+    """The id that a send returns, with ``conflict``: what its unique key has changed.
 
-    - None: a message was sent, and none was replaced.
+    - None: a message was sent, and none was replaced. So it is for a send without a key.
     - ``"skipped"``: nothing was sent. The id is that of the message that holds the key.
     - ``"replaced"``: the message replaced one that was waiting.
     - ``"delayed"``: the same as ``"replaced"``, but the delay started again.

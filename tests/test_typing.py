@@ -1,4 +1,4 @@
-"""The decorator and the settings of a queue as mypy and pyright see them."""
+"""Decorators, sends, settings and test helpers as mypy and pyright see them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FILES = [Path("tests/tasks/typed.py"), Path("tests/queues/typed.py")]
+FILES = [Path("tests", name, "typed.py") for name in ("", "handlers", "queues", "tasks")]
 CHECKERS = {
     "mypy": ["mypy", "--config-file=", "--strict", "--cache-dir={cache}"],
     "pyright": ["pyright", "--pythonpath={python}"],

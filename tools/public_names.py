@@ -149,6 +149,7 @@ PUBLIC: dict[str, list[str]] = {
         "task",
     ],
     "django_pgqueue.testing": [
+        "MakeQueue",
         "assert_enqueued",
         "assert_not_enqueued",
         "captured_messages",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import reduce
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, cast
 
 from asgiref.sync import iscoroutinefunction
 from django.utils.module_loading import autodiscover_modules
@@ -18,11 +18,10 @@ from django_pgqueue.engine import arguments
 from django_pgqueue.engine.habits import CONSUMER, unexpected
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.handlers import bodies
+from django_pgqueue.handlers.decorator import Batch, Decorator
 from django_pgqueue.retries import Exponential, RetryStrategy
 
 __all__ = ["consumer"]
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 #: Ten attempts, with waits of at most nine minutes in total; then the message fails.
 DEFAULT_RETRY = Exponential(first=1, longest=300, max_attempts=10, jitter=True)
@@ -184,7 +183,7 @@ def consumer(
     max_deliveries: int | None = None,
     visibility_timeout: float | dt.timedelta | None = None,
     timeout: float | dt.timedelta | None = None,
-    batch: bool = False,
+    batch: Batch = False,  # type: ignore[assignment]
     batch_size: int = 100,
     locked: bool = False,
     keep_result: bool = False,
@@ -195,12 +194,13 @@ def consumer(
     max_fetch_interval: float | dt.timedelta = 1.0,
     middleware: Sequence[Callable[..., Any]] = (),
     **unknown: NoReturn,
-) -> Callable[[F], F]:
+) -> Decorator[Batch]:
     """Make a function the consumer of a queue: ``manage.py runconsumer`` runs it.
 
     The function takes a message. If its parameter is annotated with a dataclass, TypedDict or
-    pydantic model, it takes the body, validated and converted to that type. Further parameters
-    named ``message`` and ``context`` are filled in. Tests can call the function as it is.
+    pydantic model, or with ``dict``, ``list`` or ``Any``, it takes the body, validated and
+    converted to that type. Further parameters named ``message`` and ``context`` are filled in.
+    Tests can call the function as it is.
 
     Options, each with its unit and default:
 
@@ -238,8 +238,8 @@ def consumer(
         def charge(message):
             ...
 
-    Raises InvalidArgument for an invalid value, a missing queue name, and a queue that already has
-    a consumer.
+    Raises InvalidArgument for an invalid value, a missing queue name, an annotation that is no type
+    of messages or bodies, and a queue that already has a consumer.
     """
     options: dict[str, Any] = dict(locals())  # all parameters are fields of Handler
     if options.pop("unknown"):
@@ -250,11 +250,11 @@ def consumer(
             f'@consumer needs the name of a queue: write @consumer("orders") above {name}'
         )
 
-    def decorate(function: F) -> F:
+    def decorate(function: Any) -> Any:
         register(Handler(function=function, **options))
         return function
 
-    return decorate
+    return cast("Decorator[Batch]", decorate)
 
 
 def register(handler: Handler) -> None:

@@ -24,7 +24,7 @@ from django_pgqueue.tables import columns
 from django_pgqueue.tables.binding import Binding, route, send_to_each, with_key
 from django_pgqueue.tables.process import Process
 from django_pgqueue.tables.queue import Queue, QueueSettings, explained
-from django_pgqueue.types import Delay, Maintained, Metrics, OnConflict, Until
+from django_pgqueue.types import Delay, Maintained, Metrics, OnConflict, Sent, Until
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -257,7 +257,7 @@ class QueuesManager(models.Manager[M]):
         on_conflict: OnConflict = "skip",
         max_wait: float | dt.timedelta | None = None,
         **unknown: NoReturn,
-    ) -> dict[str, int]:
+    ) -> dict[str, Sent]:
         """Send a copy of a message to each queue bound to the key. Returns the ids by queue name.
 
         Sends all copies or none, in the caller's transaction if there is one. A queue gets one copy
@@ -312,7 +312,7 @@ class QueuesManager(models.Manager[M]):
         on_conflict: OnConflict = "skip",
         max_wait: float | dt.timedelta | None = None,
         **unknown: NoReturn,
-    ) -> dict[str, list[int]]:
+    ) -> dict[str, list[Sent]]:
         """Publish several messages with one key. Returns lists of ids by queue name.
 
         The arguments are those of ``send_batch``.

@@ -9,10 +9,10 @@ from django_pgqueue import signals
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.rows import Deliveries, Delivery
 from django_pgqueue.engine.send import sending
-from django_pgqueue.types import was_skipped
+from django_pgqueue.types import Sent, was_skipped
 
 
-def send(queue: OpenQueue, /, body: Any, *, headers: Any = None, **options: Any) -> int:
+def send(queue: OpenQueue, /, body: Any, *, headers: Any = None, **options: Any) -> Sent:
     """Call :func:`sending.send`; send ``messages_sending`` before and ``messages_sent`` after."""
     if signals.messages_sending.receivers:
         headers = _carried(queue, headers)
@@ -24,7 +24,7 @@ def send(queue: OpenQueue, /, body: Any, *, headers: Any = None, **options: Any)
 
 def send_batch(
     queue: OpenQueue, /, bodies: Any, *, headers: Any = None, **options: Any
-) -> list[int]:
+) -> list[Sent]:
     """Call :func:`sending.send_batch`, and send the same signals as :func:`send`."""
     if signals.messages_sending.receivers:
         bodies = sending.listed(bodies)

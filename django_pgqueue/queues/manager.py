@@ -15,7 +15,7 @@ from django_pgqueue.queues.all_queues import QueuesManager
 from django_pgqueue.queues.decorators import documented
 from django_pgqueue.queues.operations import M, Operations
 from django_pgqueue.tables.queue import Queue
-from django_pgqueue.types import Delay, Metrics, OnConflict, Settled, Until
+from django_pgqueue.types import Delay, Metrics, OnConflict, Sent, Settled, Until
 
 
 class MessageQuerySet(models.QuerySet[Any]):
@@ -86,7 +86,7 @@ class MessageManager(QueuesManager[M]):
         on_conflict: OnConflict = "skip",
         max_wait: float | dt.timedelta | None = None,
         **unknown: NoReturn,
-    ) -> int:
+    ) -> Sent:
         return self._bound(queue).send(
             body,
             headers=headers,
@@ -118,7 +118,7 @@ class MessageManager(QueuesManager[M]):
         on_conflict: OnConflict = "skip",
         max_wait: float | dt.timedelta | None = None,
         **unknown: NoReturn,
-    ) -> list[int]:
+    ) -> list[Sent]:
         return self._bound(queue).send_batch(
             bodies,
             headers=headers,

@@ -35,6 +35,7 @@ from django_pgqueue.types import (
     Metrics,
     OnConflict,
     Receipt,
+    Sent,
     Settled,
     State,
     Until,
@@ -116,7 +117,7 @@ class Operations(Generic[M]):
         on_conflict: OnConflict = "skip",
         max_wait: float | dt.timedelta | None = None,
         **unknown: NoReturn,
-    ) -> int:
+    ) -> Sent:
         """Send one message and return its id."""
         if unknown:
             raise unexpected(self.send, unknown, SEND)
@@ -154,7 +155,7 @@ class Operations(Generic[M]):
         on_conflict: OnConflict = "skip",
         max_wait: float | dt.timedelta | None = None,
         **unknown: NoReturn,
-    ) -> list[int]:
+    ) -> list[Sent]:
         """Send many messages at once, all or none, and return their ids in the same order."""
         if unknown:
             raise unexpected(self.send_batch, unknown, SEND)

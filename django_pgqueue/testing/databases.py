@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from django.apps import apps
 from django.conf import settings as django_settings
@@ -13,8 +13,22 @@ from django.db.migrations.state import ProjectState
 from django.test import override_settings
 
 from django_pgqueue.ddl.inspection import kind_of_table
-from django_pgqueue.models import Queue
+from django_pgqueue.models import BoundQueue, Queue
 from django_pgqueue.operations import operations_in
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from django_pgqueue.tables.queue import QueueSettings
+
+
+class MakeQueue(Protocol):
+    """The type of the pytest fixture ``make_queue``."""
+
+    def __call__(
+        self, name: str, *, using: str | None = None, **settings: Unpack[QueueSettings]
+    ) -> BoundQueue:
+        """Make a queue for this test, and return its operations."""
 
 
 def make_tables(using: str | None = None) -> None:

@@ -9,7 +9,9 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from django.db.models import Model
 
 from django_pgqueue.models import Message, Queue, Schedule
 
@@ -22,7 +24,21 @@ except ImportError as error:
     ) from error
 
 
-class QueueFactory(DjangoModelFactory[Queue]):
+M = TypeVar("M", bound=Model)
+
+
+class _Factory(DjangoModelFactory[M]):
+    """A factory of which type checkers know what a call returns."""
+
+    if TYPE_CHECKING:
+
+        def __new__(cls, **values: Any) -> M: ...  # type: ignore[misc]
+
+    class Meta:
+        abstract = True
+
+
+class QueueFactory(_Factory[Queue]):
     """A queue with its tables. Returns an existing queue of the same name."""
 
     name = Sequence(lambda n: f"queue-{n}")
@@ -37,7 +53,7 @@ def archive(message: Message, create: bool, extracted: bool, **kwargs: Any) -> N
         Message.objects.archive(message.queue, message.pk)
 
 
-class MessageFactory(DjangoModelFactory[Message]):
+class MessageFactory(_Factory[Message]):
     """A message. Saving it sends it; ``archived=True`` also archives it."""
 
     queue = SubFactory(QueueFactory)
@@ -54,7 +70,7 @@ class MessageFactory(DjangoModelFactory[Message]):
         return Message.objects.bulk_create(cls.build_batch(count, **kwargs))
 
 
-class ScheduleFactory(DjangoModelFactory[Schedule]):
+class ScheduleFactory(_Factory[Schedule]):
     """A schedule. Its interval is an hour unless ``cron`` or ``interval`` is given."""
 
     name = Sequence(lambda n: f"schedule-{n}")

@@ -42,8 +42,8 @@ def send(
     until: Until | None = None,
     on_conflict: OnConflict = "skip",
     max_wait: float | dt.timedelta | None = None,
-) -> int:
-    """Send one message and return its id.
+) -> Sent:
+    """Send one message and return its id: a number, and a :class:`~django_pgqueue.types.Sent`.
 
     In a transaction, the message is sent when that commits, and not sent if it is rolled back.
 
@@ -56,8 +56,7 @@ def send(
         priority: from -100 to 100; higher is read first.
         group: the FIFO group, text of 1 to 255 characters. None: no group.
         unique: a key, text of 1 to 255 characters. While a message holds it, a send with the same
-            key adds no second message. If there is a key, the result is a
-            :class:`~django_pgqueue.types.Sent`, which says what happened.
+            key adds no second message. ``conflict`` of the result says what happened.
         until: how long the message holds the key: until its first delivery (``"started"``), until
             it has left the queue (``"done"``), or for seconds or a timedelta. None: the queue's
             ``unique_window``; ``"started"`` if ``on_conflict`` is given.
@@ -84,7 +83,7 @@ def send(
     names = _EXPIRING if expiry else {}
     if unique is None and until is None and on_conflict == "skip" and max_wait is None:
         [(pk,)] = queue.runner.run(queue.text("send/send", **names), params)
-        return int(pk)
+        return Sent(pk)
     claimed = claim(queue.unique_window, unique, until, on_conflict, delay, max_wait)
     params["unique"] = arguments.key(unique, "unique")
     [(pk, conflict)] = queue.run("send/send_once", {**params, **claimed}, **names)
@@ -104,7 +103,7 @@ def send_batch(
     until: Until | None = None,
     on_conflict: OnConflict = "skip",
     max_wait: float | dt.timedelta | None = None,
-) -> list[int]:
+) -> list[Sent]:
     """Send many messages at once, all or none, and return their ids in the same order.
 
     Uses COPY for ``COPY_THRESHOLD`` messages or more, and for very large ones.
@@ -141,8 +140,7 @@ def send_batch(
         if not _all_none(columns["unique_keys"]):
             columns["bodies"] = [arguments.json_text(body) for body in bodies]
             return _copy_once(queue, columns, {**params, **claimed})
-        return list(map(Sent, _write(queue, bodies, columns, params)))
-    return _write(queue, bodies, columns, params)
+    return list(map(Sent, _write(queue, bodies, columns, params)))
 
 
 def listed(bodies: Any) -> list[Any]:
@@ -189,7 +187,7 @@ def _copy(
 
 def _copy_once(
     queue: OpenQueue, columns: dict[str, list[Any]], params: dict[str, Any]
-) -> list[int]:
+) -> list[Sent]:
     """Claim the unique keys, and COPY the messages that were not skipped.
 
     Returns an id for each message; for a skipped one, the id of the message that holds its key.
