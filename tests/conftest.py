@@ -24,6 +24,9 @@ from django_pgqueue.models import BoundQueue, Message, Queue
 from tests.actors import Actor, databases, execute
 from tests.app import models as shop_models
 
+# A project of its own: tests/acceptance/test_packages.py runs its tests.
+collect_ignore = ["first_week"]
+
 DEBIAN_POSTGRES_15 = Path("/usr/lib/postgresql/15/bin")
 #: The programs of the suite's own server, and those of PostgreSQL 15.
 VERSIONS = ["", pytest.param(str(DEBIAN_POSTGRES_15), marks=pytest.mark.pg15)]

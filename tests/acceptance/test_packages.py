@@ -18,8 +18,10 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from email import message_from_bytes
+from importlib.util import find_spec
 from pathlib import Path
 
+import django
 import pytest
 
 from tests.embedded.test_server import processes_of
@@ -30,6 +32,8 @@ pytest.importorskip("hatchling", reason="builds the packages with hatchling")
 ROOT = Path(__file__).resolve().parent.parent.parent
 README = ROOT / "README.md"
 QUICKSTART, TUTORIAL = ROOT / "docs" / "quickstart.md", ROOT / "docs" / "tutorial.md"
+#: A project as a new team would write it in its first week, from the documentation.
+FIRST_WEEK = ROOT / "tests" / "first_week"
 #: Seconds until a command counts as stuck.
 PATIENCE = 300
 
@@ -231,6 +235,34 @@ def test_the_order_service_runs_from_the_wheel(player):
         "print(ann.get('/admin/django_pgqueue/queue/').content.decode())"
     )
     assert "payments.dead" in player.command(f'python manage.py shell -v 0 -c "{ask}"')
+
+
+@pytest.fixture
+def first_week(player: Player) -> Player:
+    """A player in the directory of a project that uses what a team needs in its first week."""
+    if django.VERSION < (6, 0):
+        pytest.skip("the project uses Django's own Tasks")
+    shutil.copytree(FIRST_WEEK, player.directory, dirs_exist_ok=True)
+    player.env["PYTHONDONTWRITEBYTECODE"] = "1"
+    return player
+
+
+def test_a_team_tests_the_product_of_its_first_week(first_week):
+    assert " passed" in first_week.command("python -m pytest -p no:cacheprovider")
+    first_week.command("python manage.py test")
+    first_week.command("createdb")
+    first_week.command("python manage.py makemigrations --check")
+
+
+@pytest.mark.skipif(not find_spec("django-stubs"), reason="needs django-stubs")
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_the_product_of_the_first_week_has_no_mistake_of_types(first_week, checker):
+    pytest.importorskip(checker)
+    options = {"mypy": "--cache-dir=.cache .", "pyright": f"--pythonpath {first_week.python} ."}
+
+    said = first_week.command(f"python -m {checker} {options[checker]}")
+
+    assert "Success" in said or "0 errors, 0 warnings" in said
 
 
 def test_the_wheel_is_what_the_pages_ran(python, tmp_path):
