@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass
 from typing import Any
 
-from django_pgqueue import consumer
+from django_pgqueue import consumer, schedule
 from django_pgqueue.acks import Reject
 from django_pgqueue.models import Message
 from django_pgqueue.retries import Exponential
@@ -58,6 +59,12 @@ def hand_over(shipment: ForOrder) -> None:
 @consumer("mails", batch=True, batch_size=50)
 async def deliver(messages: list[Message]) -> None:
     await Mail.objects.abulk_create(Mail(text=message.body) for message in messages)
+
+
+@schedule(every=dt.timedelta(days=1), body={"report": "sales"})
+@consumer("reports")
+def report(body: dict[str, str]) -> None:
+    Mail.objects.create(text=f"The {body['report']} of today")
 
 
 @consumer("quotes", keep_result=True)

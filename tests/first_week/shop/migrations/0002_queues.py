@@ -17,4 +17,5 @@ class Migration(migrations.Migration):
         CreateQueue("shipping"),
         CreateQueue("mails"),
         CreateQueue("quotes"),
+        CreateQueue("reports"),
     ]

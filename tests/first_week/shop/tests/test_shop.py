@@ -6,7 +6,7 @@ import datetime as dt
 
 import pytest
 from django.db import transaction
-from django.test import AsyncClient, TestCase
+from django.test import AsyncClient, TestCase, TransactionTestCase
 
 from django_pgqueue import queue
 from django_pgqueue.errors import MessageCancelled
@@ -155,6 +155,35 @@ class Quotes(TestCase):
         assert ordering.quoted(wanted) == {"order": order.pk, "cents": 500}
         with pytest.raises(MessageCancelled):
             ordering.quoted(unwanted)
+
+
+class Reports(TestCase):
+    def test_are_written_each_day(self) -> None:
+        assert_not_enqueued("reports")
+        assert advance(dt.timedelta(days=1)) == 1
+        assert_enqueued("reports", body={"report": "sales"}, count=1)
+        drain("reports")
+
+        assert texts() == ["The sales of today"]
+
+
+class ACommittedOrder(TransactionTestCase):
+    """Its flush deletes all rows, those of queues too, which the next test or run finds again."""
+
+    def test_is_charged(self) -> None:
+        order = ordering.place("A-7")
+        drain("payments")
+
+        order.refresh_from_db()
+        assert order.note == "charged"
+
+    def test_is_counted_by_a_task(self) -> None:
+        ordering.place("A-7")
+        with eager():
+            result = count_orders.enqueue("ann")
+        result.refresh()
+
+        assert result.return_value == 1
 
 
 @pytest.mark.django_db
