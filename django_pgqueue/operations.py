@@ -30,7 +30,7 @@ from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.maintenance import tables
 from django_pgqueue.queues.decorators import takes
 from django_pgqueue.tables import columns
-from django_pgqueue.tables.queue import ChangeableSettings, Queue, QueueSettings
+from django_pgqueue.tables.queue import ChangeableSettings, Queue, QueueSettings, change
 
 __all__ = ["AlterQueue", "BindTopic", "CreateQueue", "DropQueue", "InstallPGMQ", "UnbindTopic"]
 
@@ -167,9 +167,9 @@ class AlterQueue(QueueOperation):
                 f"{', '.join(sorted(self.settings))}, not of {', '.join(sorted(before)) or 'none'}"
             )
         with _labelled(label):
-            self._checked = columns.checked(Queue, self.settings)
+            self._checked = _checked_changes(self.settings)
         with _labelled(f"{label} before"):
-            self._checked_before = columns.checked(Queue, before or {})
+            self._checked_before = _checked_changes(before or {})
         self.reversible: bool = before is not None  # type: ignore[misc]
 
     def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
@@ -333,14 +333,9 @@ class _Database:
 
     def change(self, name: str, settings: dict[str, Any], purpose: str) -> None:
         queue = self.get(name, purpose)
-        if settings.keys() & arguments.LIMITS:
-            stored = {limit: getattr(queue, limit) for limit in arguments.LIMITS}
-            with _labelled(purpose):
-                arguments.limits_together({**stored, **settings})
         values = self._with_target(name, settings)
-        if target := values.get("dead_letter_queue"):
-            arguments.refuse_loop(queue, target.pk, self._queues)
-        self._queues.filter(pk=queue.pk).update(**values)
+        with _labelled(purpose):
+            change(queue, values, self._queues)
 
     def drop(self, queue: Any) -> None:
         sources = self._queues.filter(dead_letter_queue=queue).exclude(pk=queue.pk)
@@ -398,6 +393,14 @@ def operations_in(graph: MigrationGraph) -> Iterator[tuple[tuple[str, str], Queu
         for operation in migration.operations if migration else ():
             if isinstance(operation, QueueOperation):
                 yield key, operation
+
+
+def _checked_changes(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Validate settings, as far as that is possible without the queue."""
+    checked = columns.checked(Queue, settings)
+    # The queue may have the rate that a new burst needs.
+    arguments.limits_together({"rate": "of the queue", "group_rate": "of the queue", **checked})
+    return checked
 
 
 @contextmanager

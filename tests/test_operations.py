@@ -191,6 +191,23 @@ def test_limits_are_checked_with_those_that_the_queue_has(state):
     assert (queue.rate, queue.burst) == ("100/s", 5)
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"burst": 5, "rate": None}, r"AlterQueue\('orders'\): burst needs a rate"),
+        ({"group_burst": 5, "group_limit": 5}, "cannot both be set"),
+    ],
+)
+def test_limits_that_contradict_each_other_are_refused_when_the_migration_is_loaded(
+    settings, words
+):
+    with pytest.raises(InvalidArgument, match=words):
+        AlterQueue("orders", **settings)
+    after = dict.fromkeys(settings)
+    with pytest.raises(InvalidArgument, match="before"):
+        AlterQueue("orders", before=settings, **after)
+
+
 def test_alter_without_before_is_not_reversible(state):
     operation = AlterQueue("orders", paused=True)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from django.core.exceptions import SynchronousOnlyOperation
@@ -12,18 +15,16 @@ from django.db import DatabaseError, models
 
 from django_pgqueue import maintenance, signals
 from django_pgqueue.database.runner import runner
-from django_pgqueue.engine import arguments
 from django_pgqueue.engine.habits import SEND, unexpected
 from django_pgqueue.engine.metrics import measuring
 from django_pgqueue.engine.topics import topic_pattern
-from django_pgqueue.errors import QueueBusy, QueueInUse, QueueMismatch
+from django_pgqueue.errors import QueueBusy, QueueInUse
 from django_pgqueue.history.keep import keep_history
 from django_pgqueue.queues import announcing
 from django_pgqueue.queues.decorators import takes, twin_of
-from django_pgqueue.tables import columns
 from django_pgqueue.tables.binding import Binding, route, send_to_each, with_key
 from django_pgqueue.tables.process import Process
-from django_pgqueue.tables.queue import Queue, QueueSettings, explained
+from django_pgqueue.tables.queue import Queue, QueueSettings, as_arguments, explained
 from django_pgqueue.types import Delay, Maintained, Metrics, OnConflict, Sent, Until
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ M = TypeVar("M", bound=models.Model)
 
 #: ``maintain_all`` considers a consumer dead after this long without a heartbeat.
 DEAD_AFTER = dt.timedelta(minutes=10)
+
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 class QueuesManager(models.Manager[M]):
@@ -57,7 +60,9 @@ class QueuesManager(models.Manager[M]):
     def create_queue(self, name: str, **settings: Unpack[QueueSettings]) -> Queue:
         """Make a queue. If it exists, return it unchanged.
 
-        Concurrent calls are safe. The new queue is a part of the caller's transaction.
+        Concurrent calls are safe. The new queue is a part of the caller's transaction. A warning
+        names the given settings that an existing queue has with other values: ``alter`` changes
+        them.
 
         Arguments:
             name: 1 to 63 of the characters ``A-Z a-z 0-9 _ . -``, unique regardless of case.
@@ -72,19 +77,13 @@ class QueuesManager(models.Manager[M]):
         QueueMismatch if the queue exists with another ``unlogged`` or ``partition_interval``.
         """
         with self._on_database() as alias:
-            arguments.queue_name(name)
-            given = QueueSettings(**settings)
-            target = given.pop("dead_letter_queue", None)
-            asked = columns.checked(Queue, given)
-            arguments.limits_together(asked)
-            if target is not None:
-                asked["dead_letter_queue"] = Queue.objects.resolve(target, alias)
-            queue, created = Queue.create(name, alias, **asked)
-            if not created:
-                for setting in ("unlogged", "partition_interval"):
-                    stored, value = getattr(queue, setting), asked.get(setting)
-                    if value not in (None, stored):
-                        raise QueueMismatch(queue.name, setting, stored, value)
+            queue, differs = Queue.create(name, alias, QueueSettings(**settings))
+            if differs:
+                stored = {setting: getattr(queue, setting) for setting in differs}
+                _warn(
+                    f"queue {queue.name!r} exists with {as_arguments(stored)}; create does not "
+                    f"change it: queue({queue.name!r}).alter({as_arguments(differs)})"
+                )
             return queue
 
     def list_queues(self) -> list[Queue]:
@@ -348,3 +347,11 @@ class QueuesManager(models.Manager[M]):
     @twin_of(publish_batch)
     def apublish_batch(self, *args, **kwargs):
         return self.publish_batch(*args, **kwargs)
+
+
+def _warn(text: str) -> None:
+    """Warn at the line that called this package."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)

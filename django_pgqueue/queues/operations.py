@@ -28,7 +28,7 @@ from django_pgqueue.queues.all_queues import QueuesManager
 from django_pgqueue.queues.decorators import documented, takes, twin_of
 from django_pgqueue.queues.group import BoundGroup
 from django_pgqueue.tables.attempt import Attempt
-from django_pgqueue.tables.queue import Queue, QueueSettings, reopened
+from django_pgqueue.tables.queue import ChangeableSettings, Queue, QueueSettings, reopened
 from django_pgqueue.types import (
     Delay,
     Maintained,
@@ -94,6 +94,27 @@ class Operations(Generic[M]):
         """Make a queue. If it exists, return it unchanged."""
         queues: QueuesManager[Any] = self._model.objects.using(self.using)
         return queues.create_queue(self.name, **settings)
+
+    @takes(ChangeableSettings, defaults=False)
+    def alter(self, **settings: Unpack[ChangeableSettings]) -> Queue:
+        """Change settings of the queue, and return it. Others keep their values.
+
+        Running consumers notice a change within ``CACHE_SECONDS``, a change of limits sooner. In a
+        migration use :class:`~django_pgqueue.operations.AlterQueue`.
+
+        Arguments:
+            settings: the settings of the queue, each by its name.
+
+        A length of time is a number of seconds or a timedelta.
+
+        >>> queue("orders").alter(limit=20, retention=None)
+        <Queue: orders>
+
+        Raises QueueNotFound, also for a missing dead-letter queue, and InvalidArgument, also for a
+        limit that contradicts another one of the queue.
+        """
+        with self._model.objects.using(self.using)._on_database() as alias:
+            return Queue.alter(self.name, alias, ChangeableSettings(**settings))[0]
 
     @documented(QueuesManager.drop_queue)
     def drop(self) -> bool:

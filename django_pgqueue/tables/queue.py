@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from collections.abc import Mapping
 from functools import partial
 from itertools import repeat
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypedDict, cast
 
 from django.db import DatabaseError, ProgrammingError, connections, models, transaction
@@ -22,7 +24,7 @@ from django_pgqueue.engine import arguments
 from django_pgqueue.engine.names import own_tables, table_names
 from django_pgqueue.engine.open_queue import STORED, OpenQueue, clear_lost
 from django_pgqueue.engine.sqlstates import READ_ONLY, UNDEFINED_TABLE, is_gone, sqlstate
-from django_pgqueue.errors import InvalidArgument, QueueNotFound
+from django_pgqueue.errors import InvalidArgument, QueueMismatch, QueueNotFound
 from django_pgqueue.maintenance import tables
 from django_pgqueue.tables import columns
 from django_pgqueue.validators import validate, validate_queue_name
@@ -62,6 +64,15 @@ class QueueQuerySet(models.QuerySet["Queue"]):
         raise InvalidArgument(
             "bulk_create() makes no tables: make the queues one by one, with create_queue()"
         )
+
+    def update(self, **kwargs: Any) -> int:
+        """Update the rows. Refuses the settings that are fixed when a queue's tables are made."""
+        for name in sorted(FIXED & kwargs.keys()):
+            raise InvalidArgument(
+                f"update() cannot change {name}, because it does not change the queue's tables. "
+                f"{FIXED_ADVICE[name]}"
+            )
+        return super().update(**kwargs)
 
     def delete(self) -> tuple[int, dict[str, int]]:
         """Drop the queues one by one, because each drop locks tables of its own."""
@@ -376,7 +387,7 @@ class Queue(models.Model):
         is_new = self._state.adding
         if not is_new and kwargs.get("update_fields") is None:
             # Omit fixed settings: this object may have values from before a repartition.
-            fixed = {"id", "has_slots", *SETTINGS} - ChangeableSettings.__annotations__.keys()
+            fixed = {"id", "has_slots", *FIXED}
             kwargs["update_fields"] = {
                 field.name
                 for field in self._meta.concrete_fields
@@ -443,14 +454,94 @@ class Queue(models.Model):
         return deleted
 
     @classmethod
-    def create(cls, name: str, using: str, **settings_: Any) -> tuple[Queue, bool]:
-        """Get or make a queue. Returns it, and whether it was made. Concurrent calls are safe."""
-        defaults = {"name": name, **settings_}
-        return cls.objects.using(using).get_or_create(defaults, name__iexact=name)
+    def create(
+        cls, name: str, using: str, asked: Mapping[str, Any] = MappingProxyType({})
+    ) -> tuple[Queue, dict[str, Any] | None]:
+        """Get or make a queue. Concurrent calls are safe.
+
+        Returns the queue, and None if it was made; if it existed, those settings that it has with
+        another value.
+        """
+        given = _checked(asked, using)
+        defaults = {"name": arguments.queue_name(name), **given}
+        queue, made = cls.objects.using(using).get_or_create(defaults, name__iexact=name)
+        if made:
+            return queue, None
+        differs = {key: value for key, value in given.items() if getattr(queue, key) != value}
+        if differs.get("partition_interval", ...) is None:
+            del differs["partition_interval"]  # None: any interval
+        for key in sorted(FIXED & differs.keys()):
+            raise QueueMismatch(queue.name, key, getattr(queue, key), differs[key])
+        return queue, differs
+
+    @classmethod
+    def alter(cls, name: str, using: str, asked: Mapping[str, Any]) -> tuple[Queue, dict[str, Any]]:
+        """Change settings of a queue. Returns it, and the old values of what changed."""
+        if not asked:
+            raise InvalidArgument(
+                f"queue {name!r}: pass a setting to change, such as max_deliveries=20"
+            )
+        given = _checked(asked, using)
+        rows = cls.objects.using(using)
+        with transaction.atomic(using=using):
+            # The lock of an UPDATE, so that the checks hold until then.
+            queue = rows.select_for_update(no_key=True).named(name).first()
+            if queue is None:
+                raise QueueNotFound(name, using)
+            before = {key: getattr(queue, key) for key in given}
+            change(queue, given, rows)
+        queue.refresh_from_db(using=using)
+        cls.objects.forget(queue.name, using)
+        return queue, {key: value for key, value in before.items() if value != given[key]}
 
 
 #: The columns that are settings of a queue, by name.
 SETTINGS: dict[str, models.Field[Any, Any]] = columns.settings_of(Queue)
+#: The settings that concern a queue's tables, and how to change them.
+FIXED_ADVICE = {
+    "partition_interval": "Call queue(...).repartition(), or run manage.py pgqueue_partition.",
+    "unlogged": "Drop the queue, and create it again.",
+}
+FIXED = FIXED_ADVICE.keys()
+
+
+def _checked(given: Mapping[str, Any], using: str) -> dict[str, Any]:
+    """Validate settings. The name of a dead-letter queue becomes that queue.
+
+    Raises InvalidArgument, and QueueNotFound for the dead-letter queue.
+    """
+    target = given.get("dead_letter_queue")
+    if target is None:
+        return columns.checked(Queue, given)
+    checked = columns.checked(Queue, {**given, "dead_letter_queue": None})
+    return {**checked, "dead_letter_queue": Queue.objects.resolve(target, using)}
+
+
+def as_arguments(settings_: Mapping[str, Any]) -> str:
+    """Write settings as arguments of a call, such as ``limit=5, retention=3600``."""
+    return ", ".join(f"{name}={plain(value)!r}" for name, value in settings_.items())
+
+
+def plain(value: Any) -> Any:
+    """Return a setting's value as a number, text or boolean; None stays None."""
+    if isinstance(value, dt.timedelta):
+        seconds = value.total_seconds()
+        return int(seconds) if seconds.is_integer() else seconds
+    return value.name if isinstance(value, Queue) else value
+
+
+def change(queue: Any, settings_: Mapping[str, Any], rows: Any) -> None:
+    """Change settings of a stored queue. ``rows`` is a queryset of all queues in its database.
+
+    The models are this one or a migration's. The settings are checked, but not against the queue:
+    raises InvalidArgument if they contradict its other limits, or if dead letters would come back.
+    """
+    if settings_.keys() & arguments.LIMITS:
+        stored = {name: getattr(queue, name) for name in arguments.LIMITS}
+        arguments.limits_together({**stored, **settings_})
+    if target := settings_.get("dead_letter_queue"):
+        arguments.refuse_loop(queue, target.pk, rows)
+    rows.filter(pk=queue.pk).update(**settings_)
 
 
 class TablesMissing(errors.TablesMissing, ProgrammingError):

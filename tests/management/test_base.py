@@ -29,6 +29,7 @@ COMMANDS = [
     ("pgqueue_redrive", ["nothing"]),
     ("pgqueue_replay", ["nothing"]),
     ("pgqueue_create", ["orders", "--dead-letter-queue", "nothing"]),
+    ("pgqueue_alter", ["nothing", "--limit", "5"]),
     ("pgqueue_maintain", ["nothing"]),
     ("pgqueue_partition", ["nothing", "--cancel"]),
     ("pgqueue_health", ["nothing"]),

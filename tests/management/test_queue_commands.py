@@ -1,4 +1,4 @@
-"""``pgqueue_queues``, ``pgqueue_create``, ``pgqueue_purge`` and ``pgqueue_drop``."""
+"""The commands on queues: to list, make, alter, purge and drop them."""
 
 from __future__ import annotations
 
@@ -204,14 +204,24 @@ def test_without_options_it_has_the_defaults(db):
 
 
 def test_an_existing_queue_stays_and_the_differing_settings_are_named(orders):
-    out = call("pgqueue_create", "Orders", "--max-deliveries", "5", "--visibility-timeout", "30")
+    arguments = ["pgqueue_create", "Orders", "--max-deliveries", "5", "--visibility-timeout", "30"]
 
-    assert out.out.splitlines() == [
-        "Queue 'orders' exists already.",
-        "max_deliveries is still 20, not 5: change it in the admin, or set it on the Queue and "
-        "save it.",
-    ]
+    said = call(*arguments, "--burst", "3", "--no-notify")
+    found = call_json(*arguments, "--database", "default")
+
+    assert said.out == "Queue 'orders' exists already.\n"
+    assert said.err == (
+        "queue 'orders' exists with --max-deliveries 20 --burst none --notify; pgqueue_create does "
+        "not change it: manage.py pgqueue_alter orders --max-deliveries 5 --burst 3 --no-notify\n"
+    )
+    assert (found["created"], found["differs"]) == (False, ["max_deliveries"])
     assert Queue.objects.get(name="orders").max_deliveries == 20
+
+
+def test_an_existing_queue_with_the_same_settings_is_not_worth_a_note(db):
+    call("pgqueue_create", "orders", "--limit", "5", "--retention", "1m")
+
+    assert call("pgqueue_create", "orders", "--retention", "60", "--limit", "5").err == ""
 
 
 @pytest.mark.parametrize(
@@ -231,6 +241,59 @@ def test_an_invalid_queue_is_not_created(orders, arguments, words):
         call("pgqueue_create", *arguments)
 
     assert Queue.objects.count() == 1
+
+
+# Alter
+
+
+def test_the_named_settings_are_changed_and_the_others_stay(orders):
+    Message.objects.create_queue("dead")
+    Queue.objects.filter(name="orders").update(rate="10/s", retention=dt.timedelta(days=1))
+
+    said = call(
+        "pgqueue_alter",
+        "Orders",
+        *("--limit", "5", "--rate", "none", "--retention", "2d", "--dead-letter-queue", "dead"),
+        *("--paused", "--max-deliveries", "20"),
+    )
+
+    assert said.out == (
+        "Changed dead_letter_queue from none to dead, retention from 86400 to 172800, "
+        "limit from none to 5, rate from 10/s to none, paused from False to True, of queue "
+        "'orders'.\n"
+    )
+    queue = Queue.objects.get(name="orders")
+    assert (queue.limit, queue.rate, queue.retention) == (5, None, dt.timedelta(days=2))
+    assert (queue.paused, queue.notify, queue.visibility_timeout) == (True, True, 30)
+    assert queue.dead_letter_queue == Queue.objects.get(name="dead")
+
+
+def test_altering_again_changes_nothing_and_says_so(orders):
+    arguments = ["pgqueue_alter", "orders", "--limit", "5", "--no-notify"]
+
+    first, second = call_json(*arguments), call_json(*arguments)
+
+    assert (first["queue"], first["limit"], first["notify"]) == ("orders", 5, False)
+    assert (first["changed"], second["changed"]) == (["limit", "notify"], [])
+    assert call(*arguments).out == "Queue 'orders' has these settings already.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "pass a setting to change"),
+        (["--limit", "0"], "'0' must be a whole number, 1 or more"),
+        (["--max-deliveries", "none"], "'none' must be a whole number, 1 or more"),
+        (["--burst", "5"], "burst needs a rate"),
+        (["--rate", "often"], "rate must be a number of messages in a second"),
+        (["--dead-letter-queue", "Orders"], "the dead-letter queues would form a cycle"),
+        (["--partition-interval", "1d"], "unrecognized arguments: --partition-interval"),
+        (["--unlogged"], "unrecognized arguments: --unlogged"),
+    ],
+)
+def test_an_invalid_change_is_refused(orders, arguments, words):
+    with pytest.raises(CommandError, match=words):
+        call("pgqueue_alter", "orders", *arguments)
 
 
 # Purge

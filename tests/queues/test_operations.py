@@ -32,7 +32,17 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 #: The methods without an async twin: tools for operators, and what only consumers need.
 NO_TWIN = {
     BoundQueue: {
-        *("attempts", "create", "drop", "maintain", "purge", "redrive", "repartition", "replay"),
+        *(
+            "alter",
+            "attempts",
+            "create",
+            "drop",
+            "maintain",
+            "purge",
+            "redrive",
+            "repartition",
+            "replay",
+        ),
         *("drained", "group", "next_due", "settle", "why"),
     },
     # queue() has the operations on one queue, and their twins.

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
+from functools import partial
+from typing import Any
 
 import pytest
 from django.core.exceptions import ValidationError
@@ -112,12 +115,60 @@ def test_creating_a_queue_again_finds_it_whatever_the_case_and_changes_nothing(d
     pk = Message.objects.send("orders", 1)
     before = relations()
 
-    again = Message.objects.create_queue("ORDERS", visibility_timeout=99)
+    with pytest.warns(UserWarning, match="exists with visibility_timeout=5"):
+        again = Message.objects.create_queue("ORDERS", visibility_timeout=99)
 
     assert again == queue
     assert (again.name, again.visibility_timeout) == ("Orders", 5)
     assert relations() == before
     assert Message.objects.read("orders")[0].id == pk
+
+
+DIFFERENT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {"limit": 5}, "limit=None; create does not change it: queue('orders').alter(limit=5)"),
+    ({"limit": 5}, {"limit": None}, "limit=5; create does not change it: queue('orders').alter("),
+    ({}, {"burst": 5}, "burst=None; create does not change it: queue('orders').alter(burst=5)"),
+    (
+        {"retention": 0.5 + 86400},
+        {"retention": dt.timedelta(days=2), "paused": True, "max_deliveries": 20},
+        "retention=86400.5, paused=False; create does not change it: queue('orders').alter("
+        "retention=172800, paused=True)",
+    ),
+    ({"dead_letter_queue": "dead"}, {"dead_letter_queue": "other"}, "dead_letter_queue='dead';"),
+]
+
+
+@pytest.mark.parametrize(("found", "asked", "words"), DIFFERENT)
+def test_creating_a_queue_with_other_settings_warns_where_it_is_called(db, found, asked, words):
+    for name in ("dead", "other"):
+        Message.objects.create_queue(name)
+    Message.objects.create_queue("orders", **found)
+
+    for create in (partial(Message.objects.create_queue, "orders"), BoundQueue("orders").create):
+        with pytest.warns(UserWarning, match=re.escape(f"'orders' exists with {words}")) as warned:
+            create(**asked)
+
+        assert [warning.filename for warning in warned] == [__file__]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"limit": 5, "retention": 60, "dead_letter_queue": "DEAD"},
+        {
+            "retention": dt.timedelta(minutes=1),
+            "partition_interval": None,
+            "visibility_timeout": 30,
+        },
+    ],
+    ids=str,
+)
+def test_creating_a_queue_again_with_its_settings_says_nothing(db, asked):
+    Message.objects.create_queue("dead")
+    Message.objects.create_queue("orders", limit=5, retention=60, dead_letter_queue="dead")
+
+    Message.objects.create_queue("orders", **asked)  # a warning would be an error
 
 
 def test_a_queue_with_another_storage_than_asked_for_is_a_mismatch(db):

@@ -61,6 +61,20 @@ def test_queues_without_tables_are_not_made(db):
     assert not Queue.objects.exists()
 
 
+@pytest.mark.parametrize(
+    ("setting", "value", "advice"),
+    [
+        ("partition_interval", dt.timedelta(days=1), "pgqueue_partition"),
+        ("unlogged", True, "Drop the queue"),
+    ],
+)
+def test_rows_are_not_updated_to_settings_that_the_tables_lack(orders, setting, value, advice):
+    with pytest.raises(InvalidArgument, match=f"cannot change {setting}.*{advice}"):
+        Queue.objects.filter(name="orders").update(**{setting: value, "limit": 5})
+
+    assert Queue.objects.get().limit is None
+
+
 def test_a_bad_name_is_a_validation_error_in_forms_and_refused_in_save(db):
     with pytest.raises(ValidationError, match="1 to 63"):
         Queue(name="a b").full_clean()

@@ -17,7 +17,7 @@ from django.test import RequestFactory
 
 from django_pgqueue.engine.open_queue import STORED
 from django_pgqueue.errors import InvalidArgument
-from django_pgqueue.management.commands.pgqueue_create import Command
+from django_pgqueue.management.commands import pgqueue_alter, pgqueue_create
 from django_pgqueue.models import BoundQueue, Message, Queue, queue
 from django_pgqueue.operations import AlterQueue, CreateQueue, DropQueue
 from django_pgqueue.tables.queue import SETTINGS, ChangeableSettings, QueueSettings
@@ -45,13 +45,21 @@ def test_what_makes_a_queue_shows_every_setting_with_its_default(takes):
     assert parameters(takes) == {name: each.get_default() for name, each in SETTINGS.items()}
 
 
-def test_what_alters_a_queue_shows_the_settings_that_may_change():
-    assert parameters(AlterQueue) == dict.fromkeys(CHANGEABLE, ...)
+@pytest.mark.parametrize("takes", [BoundQueue.alter, AlterQueue])
+def test_what_alters_a_queue_shows_the_settings_that_may_change(takes):
+    assert parameters(takes) == dict.fromkeys(CHANGEABLE, ...)
 
 
-@pytest.mark.parametrize("takes", [Message.objects.create_queue, BoundQueue.create])
-def test_the_docstring_explains_every_setting(takes):
-    for name in SETTINGS:
+@pytest.mark.parametrize(
+    ("takes", "settings"),
+    [
+        (Message.objects.create_queue, SETTINGS.keys()),
+        (BoundQueue.create, SETTINGS.keys()),
+        (BoundQueue.alter, CHANGEABLE),
+    ],
+)
+def test_the_docstring_explains_every_setting(takes, settings):
+    for name in settings:
         assert f"    {name}: " in takes.__doc__
 
 
@@ -62,6 +70,7 @@ def test_the_docstring_explains_every_setting(takes):
         ('queue("orders").create(', SETTINGS.keys()),
         ("CreateQueue(", SETTINGS.keys()),
         ("DropQueue(", SETTINGS.keys()),
+        ('queue("orders").alter(', CHANGEABLE),
         ("AlterQueue(", CHANGEABLE),
     ],
 )
@@ -77,12 +86,16 @@ def test_an_editor_shows_every_setting(call, settings):
     assert shown - {"self", "name", "before"} == settings
 
 
-def test_the_command_has_an_option_for_every_setting():
+@pytest.mark.parametrize(
+    ("command", "settings"),
+    [(pgqueue_create.Command, SETTINGS.keys()), (pgqueue_alter.Command, CHANGEABLE)],
+)
+def test_a_command_has_an_option_for_every_setting(command, settings):
     parser = ArgumentParser()
-    Command().add_arguments(parser)  # type: ignore[arg-type]
+    command().add_arguments(parser)
 
     options = {action.dest for action in parser._actions}
-    assert SETTINGS.keys() <= options
+    assert options - {"help", "queue", "database", "json"} == settings
 
 
 def test_the_admin_has_a_field_for_every_setting_that_may_change(rf: RequestFactory, admin_user):
