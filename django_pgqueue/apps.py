@@ -15,7 +15,7 @@ class PgQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from django_pgqueue import checks  # noqa: F401  registers the checks
+        from django_pgqueue import checks, operations  # noqa: F401  registers the checks
         from django_pgqueue.models import Queue
         from django_pgqueue.observability import logs
         from django_pgqueue.queues import fixtures
@@ -27,6 +27,7 @@ class PgQueueConfig(AppConfig):
         connection_created.connect(Queue.objects.forget_unlogged)
         fixtures.connect()
         logs.connect()
+        post_migrate.connect(operations.restore_queues, sender=self)
         try:
             from django_pgqueue.tasks import consuming
         except ImproperlyConfigured:

@@ -13,15 +13,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from django.apps import apps
 from django.apps.registry import Apps
-from django.db import router
+from django.db import connections, router, transaction
 from django.db.migrations.exceptions import IrreversibleError
 from django.db.migrations.graph import MigrationGraph
+from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.operations.base import Operation
+from django.db.migrations.recorder import MigrationRecorder
+from django.db.migrations.state import ModelState, ProjectState
 
 from django_pgqueue import pgmq
 from django_pgqueue.engine import arguments
@@ -393,6 +398,51 @@ def operations_in(graph: MigrationGraph) -> Iterator[tuple[tuple[str, str], Queu
         for operation in migration.operations if migration else ():
             if isinstance(operation, QueueOperation):
                 yield key, operation
+
+
+def replay(alias: str, operations: Iterable[tuple[tuple[str, str], QueueOperation]]) -> None:
+    """Run operations again in a database whose queues are gone, all or none."""
+    state = _own_state()
+    with transaction.atomic(using=alias), connections[alias].schema_editor(atomic=False) as editor:
+        for (app_label, _), operation in operations:
+            operation.database_forwards(app_label, editor, state, state)
+    Queue.objects.forget_all()
+
+
+def restore_queues(using: str, plan: Any = None, **kwargs: Any) -> None:
+    """After a flush, make the queues and bindings of the applied migrations again.
+
+    Receives ``post_migrate``, which has no ``plan`` after a flush. A ``migrate`` restores nothing,
+    and nothing is done if one of these queues exists: those that are missing were dropped by hand.
+    """
+    connection = connections[using]
+    if plan is not None or not _Database(connection, apps).keeps_queues:
+        return
+    with connection.cursor() as cursor:
+        tables.restart_ids(cursor)
+    applied = frozenset(MigrationRecorder(connection).applied_migrations())
+    operations = _applied_operations(using, applied)
+    names = {operation.name.lower() for _, operation in operations}
+    stored = {name.lower() for name in Queue.objects.using(using).values_list("name", flat=True)}
+    if names and not names & stored:
+        replay(using, operations)
+
+
+@cache
+def _applied_operations(
+    alias: str, applied: frozenset[tuple[str, str]]
+) -> list[tuple[tuple[str, str], QueueOperation]]:
+    loader = MigrationLoader(connections[alias])
+    return [each for each in operations_in(loader.graph) if each[0] in loader.applied_migrations]
+
+
+@cache
+def _own_state() -> ProjectState:
+    """The state of this package's models. A state of all models would take long to render."""
+    state = ProjectState()
+    for model in apps.get_app_config("django_pgqueue").get_models():
+        state.add_model(ModelState.from_model(model))
+    return state
 
 
 def _checked_changes(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
 ) -> Generator[None, Any, Any]:
-    """With ``--no-migrations``, replace Django's plain tables with partitioned ones."""
+    """With ``--no-migrations``, make partitioned tables, and the queues of the migrations."""
     result = yield
     if fixturedef.argname == "django_db_setup":
         apps = import_module("django.apps").apps
         if apps.is_installed("django_pgqueue"):
             with request.getfixturevalue("django_db_blocker").unblock():
-                import_module("django_pgqueue.testing.databases").replace_plain_tables()
+                import_module("django_pgqueue.testing.databases").make_tables_everywhere()
     return result
 
 

@@ -5,21 +5,26 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
+from django.core.management import call_command
 from django.db import connection
 from django.db.migrations.exceptions import IrreversibleError
 from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
 from django.db.migrations.state import ProjectState
 from django.db.migrations.writer import OperationWriter
 
+from django_pgqueue import operations
 from django_pgqueue.errors import InvalidArgument, InvalidQueueName
 from django_pgqueue.maintenance import bounds
-from django_pgqueue.models import BoundQueue, LiveMessage, Message, Queue
+from django_pgqueue.models import BoundQueue, LiveMessage, Message, Queue, queue
 from django_pgqueue.operations import (
     AlterQueue,
     BindTopic,
     CreateQueue,
     DropQueue,
     UnbindTopic,
+    operations_in,
+    restore_queues,
 )
 from tests.conftest import run_sql
 
@@ -324,3 +329,91 @@ def test_squashing_migrations_keeps_every_argument(operation):
 
     assert again.deconstruct() == operation.deconstruct()
     assert again.migration_name_fragment == operation.migration_name_fragment
+
+
+# After a flush
+
+#: The migration that makes the queue github.
+INBOX = ("inbox", "0002_github_queue")
+
+
+@pytest.fixture
+def inbox(settings):
+    """The example's app, with its migrations."""
+    settings.MIGRATION_MODULES = {}
+    graph = MigrationLoader(None).graph
+    assert INBOX in {key for key, _ in operations_in(graph)}
+    MigrationRecorder(connection).record_applied(*INBOX)
+
+
+def test_after_a_flush_the_queues_of_applied_migrations_are_made(inbox):
+    restore_queues("default")
+
+    assert queue("github").send(1)
+
+
+def test_queues_of_migrations_that_are_not_applied_are_not_made(inbox):
+    MigrationRecorder(connection).record_unapplied(*INBOX)
+
+    restore_queues("default")
+
+    assert not Queue.objects.exists()
+
+
+def test_a_migrate_restores_no_queue(inbox):
+    restore_queues("default", plan=[])
+
+    assert not Queue.objects.exists()
+
+
+def test_a_queue_that_was_dropped_beside_others_stays_away(state, monkeypatch):
+    made = [(INBOX, CreateQueue("mails")), (INBOX, CreateQueue("orders"))]
+    monkeypatch.setattr(operations, "_applied_operations", lambda *given: made)
+    Message.objects.create_queue("Orders")
+
+    restore_queues("default")
+
+    assert [each.name for each in Message.objects.list_queues()] == ["Orders"]
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_queues_are_made_only_where_the_routers_allow_them(inbox, settings):
+    settings.PGQUEUE = {"DATABASE": "other"}
+    settings.DATABASE_ROUTERS = ["django_pgqueue.routers.QueueRouter"]
+
+    restore_queues("default")
+
+    assert not Queue.objects.using("default").exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_queue_after_a_flush_uses_the_tables_of_one_before(committed):
+    def partitions() -> list[tuple[object, ...]]:
+        return run_sql(QUEUES_OWN)
+
+    def flush() -> None:
+        call_command("flush", interactive=False, verbosity=0)
+
+    flush()
+    orders, fast = queue("orders").create(), queue("fast").create(unlogged=True)
+    queue("orders").send_batch([1, 2], group="g")
+    queue("orders").pop()
+    queue("fast").send(1)
+    before = partitions()
+    flush()
+    tables = run_sql("SELECT oid FROM pg_class WHERE relname = %s", [orders.tables["message"]])
+
+    made = queue("orders").create()
+
+    assert made.pk == orders.pk
+    assert queue("orders").peek(qty=5) == []
+    assert queue("orders").send(3)
+    assert [message.body for message in queue("orders").read(qty=5)] == [3]
+    assert run_sql("SELECT oid FROM pg_class WHERE relname = %s", [made.tables["message"]]) == (
+        tables
+    )
+    assert queue("logged").create().pk == fast.pk
+    assert partitions() == before
+    assert run_sql(
+        "SELECT relpersistence FROM pg_class WHERE relname = %s", [fast.tables["message"]]
+    ) == [("p",)]

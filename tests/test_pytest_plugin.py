@@ -1,4 +1,4 @@
-"""The pytest plugin in a separate project: fixtures, pytest-xdist, and --no-migrations."""
+"""The pytest plugin in a separate project: with pytest-xdist, --no-migrations and --reuse-db."""
 
 from __future__ import annotations
 
@@ -106,38 +106,142 @@ class Committed(TransactionTestCase):
 """
 
 
+#: The files of a project whose TransactionTestCases run first, against pytest-django's order.
+KEPT = {
+    "mysettings.py": SETTINGS
+    + """
+TASKS = {"default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend"}}
+""",
+    "shop/migrations/0001_queues.py": """
+from django.db import migrations
+from django_pgqueue.operations import AlterQueue, BindTopic, CreateQueue, DropQueue
+
+class Migration(migrations.Migration):
+    dependencies = [("django_pgqueue", "0002_topics_processes_maintenance")]
+    operations = [
+        CreateQueue("old"),
+        CreateQueue("orders.dead"),
+        CreateQueue("orders", dead_letter_queue="orders.dead", max_deliveries=3),
+        AlterQueue("orders", max_deliveries=7),
+        BindTopic("order.#", "orders"),
+        DropQueue("old"),
+    ]
+""",
+    "conftest.py": """
+import pytest
+from django.test import TestCase
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: issubclass(item.cls, TestCase))
+""",
+}
+CHECKED = """
+from django.db import connection
+from django.test import TestCase, TransactionTestCase
+
+from django_pgqueue import queue
+from django_pgqueue.models import Message, Queue
+from django_pgqueue.testing import make_queues
+
+
+class Checked:
+    def test_the_queues_of_migrations_and_tasks_are_there(self):
+        names = [each.name for each in Message.objects.list_queues()]
+        assert names == ["default", "orders", "orders.dead"]
+        orders = Queue.objects.get(name="orders")
+        assert (orders.max_deliveries, orders.dead_letter_queue.name) == (7, "orders.dead")
+        assert list(Message.objects.publish("order.paid", 1)) == ["orders"]
+        assert [message.body for message in queue("orders").read(qty=9)] == [1]
+        queue("mails").create()
+
+    test_they_are_there_again = test_the_queues_of_migrations_and_tasks_are_there
+
+
+class Rolled(Checked, TestCase):
+    pass
+"""
+COMMITTED = """
+
+class Committed(Checked, TransactionTestCase):
+    def test_tables_of_queues_do_not_pile_up(self):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM pg_class WHERE relname ~ '^pgqueue_message_q'"
+                           " AND relkind = 'r'")
+            assert cursor.fetchone()[0] <= 5, "three queues, mails, and the dropped one"
+"""
+#: Django sends no post_migrate after these tests.
+SERIALIZED = """
+
+class Serialized(Checked, TransactionTestCase):
+    serialized_rollback = True
+
+    def setUp(self):
+        make_queues()
+"""
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    for name, text in {
-        "mysettings.py": SETTINGS,
-        "pytest.ini": "[pytest]\n",
-        "shop/__init__.py": "",
-        "shop/consumers.py": CONSUMERS,
-        "shop/migrations/__init__.py": "",
-        "shop/migrations/0001_queues.py": MIGRATION,
-        "test_shop.py": TESTS,
-    }.items():
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
+    return write(
+        tmp_path,
+        {
+            "mysettings.py": SETTINGS,
+            "shop/consumers.py": CONSUMERS,
+            "shop/migrations/0001_queues.py": MIGRATION,
+            "test_shop.py": TESTS,
+        },
+    )
+
+
+def write(folder: Path, files: dict[str, str]) -> Path:
+    """Write a project."""
+    packages = {"shop/__init__.py": "", "shop/migrations/__init__.py": ""}
+    for name, text in {"pytest.ini": "[pytest]\n", **packages, **files}.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return tmp_path
+    return folder
 
 
-@pytest.mark.slow
-def test_a_project_uses_the_fixtures_with_xdist_and_without_migrations(project):
+def run(project: Path, *options: str) -> str:
+    """Run the project's tests. Returns what pytest says."""
     root = str(Path(__file__).resolve().parent.parent)
-    command = [
-        *(sys.executable, "-m", "pytest", "-q", "-p", "django_pgqueue.pytest_plugin"),
-        *("--ds=mysettings", "-n", "2", "--create-db", "--no-migrations"),
-    ]
     done = subprocess.run(
-        command,
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "django_pgqueue.pytest_plugin"),
+            *("--ds=mysettings", "-n", "2", *options),
+        ],
         cwd=project,
         env={**os.environ, "PYTHONPATH": f"{project}{os.pathsep}{root}"},
         capture_output=True,
         text=True,
         timeout=300,
     )
-
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "9 passed" in done.stdout
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_project_uses_the_fixtures_with_xdist_and_without_migrations(project):
+    assert "9 passed" in run(project, "--create-db", "--no-migrations")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--no-migrations"]], ids=str)
+def test_a_kept_database_has_the_queues_of_migrations_in_every_run(tmp_path, options):
+    """Each of the two processes runs all tests in a database of its own."""
+    write(tmp_path, {**KEPT, "test_shop.py": CHECKED + COMMITTED})
+    options = ["--dist=each", "--reuse-db", *options]
+
+    assert "10 passed" in run(tmp_path, *options, "--create-db")
+    assert "10 passed" in run(tmp_path, *options)
+
+
+@pytest.mark.slow
+def test_a_kept_database_has_the_queues_after_tests_with_serialized_rollback(tmp_path):
+    write(tmp_path, {**KEPT, "test_shop.py": CHECKED + SERIALIZED})
+    (tmp_path / "conftest.py").unlink()  # so that these tests run last
+
+    assert "4 passed" in run(tmp_path, "--reuse-db", "--create-db", "-n", "0")
+    assert "4 passed" in run(tmp_path, "--reuse-db", "-n", "0")

@@ -6,7 +6,14 @@ import datetime as dt
 from typing import Any
 
 from django_pgqueue.ddl import grants
-from django_pgqueue.engine.names import ARCHIVE, LIVE, PARENTS, own_table, wake_sequence
+from django_pgqueue.engine.names import (
+    ARCHIVE,
+    LIVE,
+    PARENTS,
+    own_table,
+    own_tables,
+    wake_sequence,
+)
 from django_pgqueue.engine.times import server_time
 from django_pgqueue.maintenance import bounds
 from django_pgqueue.maintenance.partitions import (
@@ -27,12 +34,50 @@ def create_tables(
     """Make and attach the tables of a queue, in the caller's transaction.
 
     With a ``partition_interval`` they have partitions for the current interval and the next
-    ``AHEAD`` intervals. Tables of an earlier queue with this id are dropped first: they remain when
-    a test suite truncates the queue table. Attaching takes SHARE UPDATE EXCLUSIVE on the parents,
-    which blocks neither senders nor readers.
+    ``AHEAD`` intervals. Tables of an earlier queue with this id remain when a test suite truncates
+    the queue table: they are used again, or dropped if they differ. Attaching takes SHARE UPDATE
+    EXCLUSIVE on the parents, which blocks neither senders nor readers.
     """
     number = int(queue_id)
-    _drop(cursor, number)
+    if partition_interval is not None or not _has_new_tables(cursor, number, unlogged):
+        _drop(cursor, number)
+        _make_tables(cursor, number, unlogged, partition_interval)
+    if unlogged:
+        cursor.execute("INSERT INTO pgqueue_unlogged VALUES (%s)", [number])
+    grants.inherit(cursor, number)
+
+
+def restart_ids(cursor: Any) -> None:
+    """Let the ids of queues start again, if there is none, so that remaining tables are used."""
+    cursor.execute(
+        "SELECT setval(pg_get_serial_sequence('pgqueue_queue', 'id'), 1, false) "
+        "WHERE NOT EXISTS (SELECT FROM pgqueue_queue)"
+    )
+
+
+def _has_new_tables(cursor: Any, number: int, unlogged: bool) -> bool:
+    """Whether there are tables with this id like new ones: empty, without rights of roles."""
+    message, archive = own_tables(number)
+    cursor.execute(
+        """
+        SELECT count(*) = 3 FROM pg_class c
+        WHERE c.oid IN (to_regclass(%s), to_regclass(%s), to_regclass(%s))
+            AND (relkind = 'S' OR relkind = 'r' AND relispartition AND relpersistence = %s)
+            AND relacl IS NULL AND NOT relrowsecurity
+            AND NOT EXISTS (
+                SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attacl IS NOT NULL)
+        """,
+        [message, archive, wake_sequence(number), "u" if unlogged else "p"],
+    )
+    if not cursor.fetchone()[0]:
+        return False
+    cursor.execute(f"SELECT FROM {message} UNION ALL SELECT FROM {archive} LIMIT 1")
+    return cursor.fetchone() is None
+
+
+def _make_tables(
+    cursor: Any, number: int, unlogged: bool, partition_interval: dt.timedelta | None
+) -> None:
     # Always logged: a promoted standby cannot use an unlogged sequence.
     cursor.execute(f"CREATE SEQUENCE {wake_sequence(number)} AS bigint")
     for parent in PARENTS:
@@ -48,9 +93,6 @@ def create_tables(
             f"ALTER TABLE {parent} ATTACH PARTITION {own_table(parent, number)} "
             f"FOR VALUES IN ({number})"
         )
-    if unlogged:
-        cursor.execute("INSERT INTO pgqueue_unlogged VALUES (%s)", [number])
-    grants.inherit(cursor, number)
 
 
 def drop_tables(cursor: Any, queue_id: int, *, name: str) -> None:

@@ -143,13 +143,8 @@ def connect() -> None:
     signals.messages_expired.connect(_ended, dispatch_uid="django_pgqueue.tasks")
 
 
-def create_queues(using: str, plan: Any = None, **kwargs: Any) -> None:
-    """Make the missing queues of the task backends. Receives ``post_migrate``.
-
-    Does nothing after a flush, which has no ``plan``: the queues' tables still exist then.
-    """
-    if plan is None:
-        return
+def create_queues(using: str, **kwargs: Any) -> None:
+    """Make the missing queues of the task backends. Receives ``post_migrate``."""
     for backend in _backends():
         if backend.database == using:
             for name in backend.consumed:
