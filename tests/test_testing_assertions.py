@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from django_pgqueue import consumer, queue
+from django_pgqueue import consumer, queue, schedule
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.models import Message, Queue, Schedule
 from django_pgqueue.testing import drain
@@ -244,3 +244,31 @@ def test_schedules_send_what_became_due(orders, own_handlers):
 def test_no_queue_goes_back(orders):
     with pytest.raises(InvalidArgument, match="zero seconds or more"):
         travel(-1)
+
+
+def test_declared_schedules_send_what_is_due(orders, own_handlers):
+    @schedule(every=HOUR, body={"report": 1}, name="hourly")
+    @consumer("orders")
+    def report(message: Message) -> None:
+        reported.append(message.body)
+
+    @schedule(every=HOUR, name="elsewhere")
+    @consumer("a-queue-that-this-test-lacks")
+    def elsewhere(message: Message) -> None: ...
+
+    reported: list[Any] = []
+
+    assert travel(3599) == 0
+    assert travel(1) == 1
+    drain("orders")
+    assert travel(HOUR) == 1
+
+    assert reported == [{"report": 1}]
+    assert list(Schedule.objects.values_list("name", flat=True)) == ["hourly"]
+
+
+def test_a_declared_schedule_without_a_queue_is_an_error(db, own_handlers):
+    schedule(every=HOUR)(print)
+
+    with pytest.raises(InvalidArgument, match="needs a queue"):
+        travel(HOUR)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+from contextlib import suppress
 from typing import Any
 
 from django.db import connections, models, transaction
 
 from django_pgqueue.engine import arguments
+from django_pgqueue.errors import QueueNotFound
+from django_pgqueue.handlers import autodiscover
 from django_pgqueue.models import Queue, Schedule
+from django_pgqueue.schedules import declared
 from django_pgqueue.testing import rates
 
 _MOMENTS = (
@@ -28,8 +32,8 @@ def travel(span: float | dt.timedelta, *, using: str | None = None) -> int:
     Returns the number of messages that schedules sent.
 
     Delays, planned retries, leases, unique windows and the waits of a rate end earlier by the span,
-    messages expire earlier, and schedules send the messages that are then due. The clock itself
-    does not change.
+    messages expire earlier, and schedules send the messages that are then due, those that the code
+    declares with ``@schedule`` too. The clock itself does not change.
 
     >>> queue("orders").send({"order": 7}, delay=3600)
     1
@@ -42,6 +46,7 @@ def travel(span: float | dt.timedelta, *, using: str | None = None) -> int:
     """
     length = arguments.duration(span, "span", least=0)
     alias = Queue.objects.database(using)
+    _declare(alias)
     with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
         for table, column in _MOMENTS:
             values: list[Any] = [length]
@@ -55,3 +60,11 @@ def travel(span: float | dt.timedelta, *, using: str | None = None) -> int:
     while ticks := Schedule.objects.send_due(using=alias):
         sent += ticks
     return sent
+
+
+def _declare(alias: str) -> None:
+    """Save the declared schedules, as a consumer does when it starts."""
+    autodiscover()
+    for declaration in declared():
+        with suppress(QueueNotFound):  # a test may lack the queues that it does not need
+            declaration.save(alias)
