@@ -27,6 +27,7 @@ from django_pgqueue.ddl import inspection
 from django_pgqueue.engine.settings import DEFAULTS
 from django_pgqueue.errors import PgQueueError
 from django_pgqueue.handlers import DEFAULT_RETRY, Handler, autodiscover, handlers
+from django_pgqueue.handlers.unimported import unimported
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.operations import CreateQueue, operations_in
 from django_pgqueue.retries import is_unlimited
@@ -296,6 +297,31 @@ def check_handlers(**kwargs: Any) -> list[CheckMessage]:
                 )
             )
     return messages
+
+
+@of_code
+def check_imported() -> Messages:
+    if check_handlers():
+        return
+    for each in unimported():
+        functions = ", ".join(each.functions)
+        if each.app is None:
+            yield Warning(
+                f"{each.path} has handlers ({functions}), but its app {each.path.parent.name!r} is "
+                f"not installed, so no consumer runs them.",
+                hint="Add it to INSTALLED_APPS. If only other settings have it there, silence this "
+                "check.",
+                id="django_pgqueue.W007",
+            )
+            continue
+        package, _, name = f"{each.app.name}.{each.module}".rpartition(".")
+        yield Warning(
+            f"{each.path} has handlers ({functions}), but is never imported, so no consumer runs "
+            f"them.",
+            hint=f"Import it in the consumers.py of the app: from {package} import {name}. Or put "
+            f"its handlers there.",
+            id="django_pgqueue.W007",
+        )
 
 
 @register(Tags.compatibility)

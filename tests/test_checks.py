@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -535,3 +536,91 @@ def test_w003_names_a_strategy_without_a_limit(own_handlers):
     assert "charge tries a message without a limit" in message.msg
     assert "20 times at most" in message.msg
     assert "max_attempts=10, jitter=True" in (message.hint or "")
+
+
+# W007
+
+
+@pytest.fixture
+def project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_handlers: None, settings: Any
+) -> Callable[..., list[checks.CheckMessage]]:
+    """Write files of a project whose app is ``shop``. Returns the messages of W007."""
+    packages = {"shop/__init__.py": "", "shop/jobs/__init__.py": "", "site6/__init__.py": ""}
+
+    def write(files: dict[str, str]) -> list[checks.CheckMessage]:
+        for name, text in {**packages, **files}.items():
+            path = tmp_path / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        importlib.invalidate_caches()
+        settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "shop"]
+        return [each for each in checks.run_checks() if each.id == "django_pgqueue.W007"]
+
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "site6.settings")
+    site = ModuleType("site6")
+    site.__file__ = str(tmp_path / "site6" / "__init__.py")
+    monkeypatch.setitem(sys.modules, "site6", site)
+    before = set(sys.modules)
+    yield write
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] in ("shop", "forgotten"):
+            del sys.modules[name]
+
+
+HANDLER = "from django_pgqueue import consumer\n\n@consumer('orders')\ndef charge(message): ...\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HANDLER,
+        HANDLER.replace("def", "async def"),
+        "import django_pgqueue as q\n@q.consumer('orders')\ndef charge(message): ...\n",
+        "from django_pgqueue.handlers import consumer as on\n@on('a')\ndef charge(message): ...\n",
+        "from django_pgqueue.schedules import schedule\ntry:\n  @schedule(every=60)\n  @task\n"
+        "  def charge(): ...\nfinally: pass",
+    ],
+)
+@pytest.mark.parametrize(
+    ("file", "module"), [("shop/late.py", "late"), ("shop/jobs/late.py", "jobs")]
+)
+def test_w007_names_a_file_with_handlers_that_nothing_imports(project, text, file, module):
+    [message] = project({file: text, "shop/consumers.py": ""})
+
+    assert message.msg.endswith(
+        "late.py has handlers (charge), but is never imported, so no consumer runs them."
+    )
+    package = "shop" if module == "late" else "shop.jobs"
+    assert f"consumers.py of the app: from {package} import late." in message.hint
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"shop/late.py": HANDLER, "shop/consumers.py": "from shop import late"},
+        {"shop/consumers.py": HANDLER},
+        {"shop/tests.py": HANDLER},
+        {"shop/test_late.py": HANDLER},
+        {"shop/tests/late.py": HANDLER, "shop/tests/__init__.py": ""},
+        {"shop/late.py": HANDLER.replace("django_pgqueue", "another")},
+        {"shop/late.py": f'"""::\n\n{HANDLER}"""\nfrom django_pgqueue import consumer'},
+        {
+            "shop/late.py": "from django_pgqueue import consumer\ndef make():\n  @consumer('a')\n"
+            "  def charge(message): ..."
+        },
+        {"shop/late.py": f"{HANDLER}this is no Python"},
+        {"forgotten/consumers.py": HANDLER, "forgotten/__init__.py": ""},
+    ],
+    ids=str,
+)
+def test_w007_is_silent_about_what_is_imported_or_defines_no_handler(project, files):
+    assert project(files) == []
+
+
+def test_w007_names_an_app_that_is_not_installed(project):
+    [message] = project({"forgotten/apps.py": "", "forgotten/consumers.py": HANDLER})
+
+    assert "handlers (charge), but its app 'forgotten' is not installed" in message.msg
+    assert "INSTALLED_APPS" in message.hint
