@@ -258,9 +258,8 @@ def test_the_named_settings_are_changed_and_the_others_stay(orders):
     )
 
     assert said.out == (
-        "Changed dead_letter_queue from none to dead, retention from 86400 to 172800, "
-        "limit from none to 5, rate from 10/s to none, paused from False to True, of queue "
-        "'orders'.\n"
+        "Changed queue 'orders': dead_letter_queue from none to dead, retention from 86400 to "
+        "172800, limit from none to 5, rate from 10/s to none, paused from False to True.\n"
     )
     queue = Queue.objects.get(name="orders")
     assert (queue.limit, queue.rate, queue.retention) == (5, None, dt.timedelta(days=2))

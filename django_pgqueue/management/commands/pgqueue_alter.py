@@ -31,7 +31,7 @@ class Command(QueueCommand):
         self.answer(
             result,
             [
-                f"Changed {changes}, of queue {queue.name!r}."
+                f"Changed queue {queue.name!r}: {changes}."
                 if changes
                 else f"Queue {queue.name!r} has these settings already."
             ],
