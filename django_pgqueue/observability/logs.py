@@ -38,11 +38,16 @@ class Formatter(logging.Formatter):
         return "\n".join(_printable(line) for line in super().format(record).split("\n"))
 
 
-def configure_if_unset() -> None:
-    """Unless the project has configured logging, log to stderr, with this package at INFO."""
+def configure_if_unset(*, counts_shown: bool = False) -> None:
+    """Unless the project has configured logging, log to stderr, with this package at INFO.
+
+    ``counts_shown``: a terminal shows how many messages are completed, so the log leaves them out.
+    """
     if logger.hasHandlers():
         return
     handler = logging.StreamHandler()
+    if counts_shown:
+        handler.addFilter(lambda record: record.funcName != messages_completed.__name__)
     handler.setFormatter(Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     handler.addFilter(lambda record: not _is_shown(record))
     logging.getLogger().addHandler(handler)
@@ -67,7 +72,10 @@ def messages_fetched(sender: str, count: int, seconds: float, **kwargs: Any) -> 
 
 
 def messages_completed(sender: str, messages: list[Any], **kwargs: Any) -> None:
-    _log(DEBUG, sender, "completed %(count)s messages", count=len(messages))
+    if len(messages) == 1:
+        _log(INFO, sender, "%(message)s completed", messages[0])
+    else:
+        _log(INFO, sender, "completed %(count)s messages", count=len(messages))
 
 
 def messages_retried(sender: str, messages: list[Any], outcomes: list[Any], **kwargs: Any) -> None:
@@ -305,6 +313,8 @@ def _log(
     The placeholders of ``text`` are the fields, of which only the first line is shown, and
     ``%(message)s``, which names the message.
     """
+    if not logger.isEnabledFor(level):
+        return
     named: dict[str, str] = {}
     if message is not None:
         fields = {"message_id": message.id, "task": message.task, **fields}

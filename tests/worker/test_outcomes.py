@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -19,6 +20,7 @@ from django.db import (
     transaction,
 )
 
+from django_pgqueue import signals
 from django_pgqueue.acks import Ack, AckPolicy, Discard, Nack, Reject, Retry
 from django_pgqueue.engine.settle import outcomes as settling
 from django_pgqueue.models import ArchivedMessage, Message, Queue
@@ -721,3 +723,41 @@ def test_outcomes_written_before_the_database_failed_are_not_written_again(order
     assert (counts["completed"], counts["retried"], counts["lost"]) == (1, 1, 1)
     assert outcomes() == {done.id: "COMPLETED"}
     assert not subscription.unwritten
+
+
+def test_a_completed_message_is_a_line_at_info(committed_orders, drain, caplog):
+    caplog.set_level(logging.INFO)
+    pk = committed_orders.send(1)
+
+    drain(lambda message: None)
+
+    [record] = [each for each in caplog.records if "completed" in each.getMessage()]
+    assert (record.name, record.levelname) == ("django_pgqueue", "INFO")
+    assert record.getMessage() == f"orders: message {pk} completed"
+    assert (record.queue, record.message_id) == ("orders", pk)  # type: ignore[attr-defined]
+
+
+def test_messages_completed_together_share_a_line(caplog):
+    caplog.set_level(logging.INFO)
+
+    signals.messages_completed.send("orders", messages=[Message(id=1), Message(id=2)])
+
+    assert [each.getMessage() for each in caplog.records] == ["orders: completed 2 messages"]
+
+
+@pytest.mark.parametrize("counts_shown", [False, True])
+def test_the_log_beside_the_counts_of_a_terminal_leaves_out_what_is_completed(
+    monkeypatch, counts_shown
+):
+    root, out = logging.getLogger(), io.StringIO()
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(logs.logger, "level", logging.NOTSET)
+    monkeypatch.setattr("sys.stderr", out)
+
+    logs.configure_if_unset(counts_shown=counts_shown)
+    signals.messages_completed.send("orders", messages=[Message(id=7)])
+    signals.messages_discarded.send("orders", messages=[Message(id=8)])
+    logs.logger.manager._clear_cache()
+
+    assert "discarded 1 messages" in out.getvalue()
+    assert ("INFO django_pgqueue: orders: message 7 completed" in out.getvalue()) != counts_shown

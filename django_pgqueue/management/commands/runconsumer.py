@@ -97,7 +97,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         _refuse_transaction()
-        logs.configure_if_unset()
+        terminal = self.stdout.isatty() and not options["no_progress"]
+        logs.configure_if_unset(counts_shown=terminal)
         if options["autoreload"]:
             autoreload.run_with_reloader(self._run, options)
         elif options["processes"] > 1 and supervisor.number() is None:
