@@ -139,12 +139,12 @@ def rollback() -> None:
 
 
 def call(operation: str, *args: Any, **kwargs: Any) -> Any:
-    """Call an operation of Message.objects, or one that only a queue has."""
+    """Call an operation of Message.objects, or one that only a queue has, PGMQ's reads too."""
     from django_pgqueue.models import BoundQueue, Message
 
     if hasattr(Message.objects, operation):
         return getattr(Message.objects, operation)(*args, **kwargs)
-    return getattr(BoundQueue(args[0]), operation)(*args[1:], **kwargs)
+    return getattr(BoundQueue(args[0]).pgmq, operation)(*args[1:], **kwargs)
 
 
 def engine(operation: Callable[..., Any], queue: str, *args: Any, **kwargs: Any) -> Any:

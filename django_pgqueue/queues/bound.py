@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from typing import Any
+
+from django_pgqueue.engine.read import polling, reading
+from django_pgqueue.queues.decorators import documented, twin_of
 from django_pgqueue.queues.message import Message
 from django_pgqueue.queues.operations import Operations
 from django_pgqueue.tables.queue import Queue
@@ -19,6 +24,107 @@ class BoundQueue(Operations[Message]):
     """
 
     _model = Message
+
+    @property
+    def pgmq(self) -> PGMQQueue:
+        """The same queue, with the rest of PGMQ's names for reads as methods, too."""
+        named = PGMQQueue(self.name, using=self.using)
+        named._target = self._target
+        return named
+
+
+class PGMQQueue(BoundQueue):
+    """A queue with more of PGMQ's names for reads: ``queue("orders").pgmq``.
+
+    >>> queue("orders").pgmq.read_grouped_head(qty=10)
+    []
+    """
+
+    @documented(reading.read)
+    def read_grouped_head(
+        self,
+        *,
+        vt: float | dt.timedelta | None = None,
+        qty: int | None = 1,
+        conditional: dict[str, Any] | None = None,
+        in_transaction: bool = False,
+    ) -> list[Message]:
+        """``read``, which leases only the heads of groups."""
+        return self._messages(
+            reading.read, vt=vt, qty=qty, conditional=conditional, in_transaction=in_transaction
+        )
+
+    @twin_of(read_grouped_head)
+    def aread_grouped_head(self, *args, **kwargs):
+        return self.read_grouped_head(*args, **kwargs)
+
+    @documented(polling.read_with_poll)
+    def read_grouped_head_with_poll(
+        self,
+        *,
+        vt: float | dt.timedelta | None = None,
+        qty: int | None = 1,
+        max_poll_seconds: float = 5,
+        poll_interval_ms: float = 100,
+        conditional: dict[str, Any] | None = None,
+    ) -> list[Message]:
+        """``read_with_poll``, which leases only the heads of groups."""
+        return self._messages(
+            polling.read_with_poll,
+            vt=vt,
+            qty=qty,
+            max_poll_seconds=max_poll_seconds,
+            poll_interval_ms=poll_interval_ms,
+            conditional=conditional,
+        )
+
+    @twin_of(read_grouped_head_with_poll)
+    def aread_grouped_head_with_poll(self, *args, **kwargs):
+        return self.read_grouped_head_with_poll(*args, **kwargs)
+
+    @documented(polling.read_grouped_with_poll)
+    def read_grouped_with_poll(
+        self,
+        *,
+        vt: float | dt.timedelta | None = None,
+        qty: int = 1,
+        max_poll_seconds: float = 5,
+        poll_interval_ms: float = 100,
+    ) -> list[Message]:
+        """``read_grouped``; if there are no messages, wait as ``read_with_poll`` does."""
+        return self._messages(
+            polling.read_grouped_with_poll,
+            vt=vt,
+            qty=qty,
+            max_poll_seconds=max_poll_seconds,
+            poll_interval_ms=poll_interval_ms,
+        )
+
+    @twin_of(read_grouped_with_poll)
+    def aread_grouped_with_poll(self, *args, **kwargs):
+        return self.read_grouped_with_poll(*args, **kwargs)
+
+    @documented(polling.read_grouped_rr_with_poll)
+    def read_grouped_rr_with_poll(
+        self,
+        *,
+        vt: float | dt.timedelta | None = None,
+        qty: int = 1,
+        max_poll_seconds: float = 5,
+        poll_interval_ms: float = 100,
+    ) -> list[Message]:
+        """``read_grouped_rr``; if there are no messages, wait as ``read_with_poll`` does."""
+        return self._messages(
+            polling.read_grouped_rr_with_poll,
+            vt=vt,
+            qty=qty,
+            max_poll_seconds=max_poll_seconds,
+            poll_interval_ms=poll_interval_ms,
+        )
+
+    @twin_of(read_grouped_rr_with_poll)
+    def aread_grouped_rr_with_poll(self, *args, **kwargs):
+        return self.read_grouped_rr_with_poll(*args, **kwargs)
 
 
 def bound_to(target: Queue) -> BoundQueue:

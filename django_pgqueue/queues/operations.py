@@ -251,28 +251,6 @@ class Operations(Generic[M]):
     def aread_grouped(self, *args, **kwargs):
         return self.read_grouped(*args, **kwargs)
 
-    @documented(polling.read_grouped_with_poll)
-    def read_grouped_with_poll(
-        self,
-        *,
-        vt: float | dt.timedelta | None = None,
-        qty: int = 1,
-        max_poll_seconds: float = 5,
-        poll_interval_ms: float = 100,
-    ) -> list[M]:
-        """``read_grouped``; if there are no messages, wait as ``read_with_poll`` does."""
-        return self._messages(
-            polling.read_grouped_with_poll,
-            vt=vt,
-            qty=qty,
-            max_poll_seconds=max_poll_seconds,
-            poll_interval_ms=poll_interval_ms,
-        )
-
-    @twin_of(read_grouped_with_poll)
-    def aread_grouped_with_poll(self, *args, **kwargs):
-        return self.read_grouped_with_poll(*args, **kwargs)
-
     @documented(grouped.read_grouped_rr)
     def read_grouped_rr(
         self, *, vt: float | dt.timedelta | None = None, qty: int = 1, in_transaction: bool = False
@@ -285,34 +263,6 @@ class Operations(Generic[M]):
     @twin_of(read_grouped_rr)
     def aread_grouped_rr(self, *args, **kwargs):
         return self.read_grouped_rr(*args, **kwargs)
-
-    @documented(polling.read_grouped_rr_with_poll)
-    def read_grouped_rr_with_poll(
-        self,
-        *,
-        vt: float | dt.timedelta | None = None,
-        qty: int = 1,
-        max_poll_seconds: float = 5,
-        poll_interval_ms: float = 100,
-    ) -> list[M]:
-        """``read_grouped_rr``; if there are no messages, wait as ``read_with_poll`` does."""
-        return self._messages(
-            polling.read_grouped_rr_with_poll,
-            vt=vt,
-            qty=qty,
-            max_poll_seconds=max_poll_seconds,
-            poll_interval_ms=poll_interval_ms,
-        )
-
-    @twin_of(read_grouped_rr_with_poll)
-    def aread_grouped_rr_with_poll(self, *args, **kwargs):
-        return self.read_grouped_rr_with_poll(*args, **kwargs)
-
-    # PGMQ's names for reads that lease only the heads of groups. Here every read does so.
-    read_grouped_head = read
-    aread_grouped_head = aread
-    read_grouped_head_with_poll = read_with_poll
-    aread_grouped_head_with_poll = aread_with_poll
 
     @documented(reading.peek)
     def peek(

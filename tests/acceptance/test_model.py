@@ -633,7 +633,7 @@ class QueueMachine(RuleBasedStateMachine):
     def read_grouped(self, queue: str, qty: int, how: str) -> None:
         rows, before = self.before_read(queue)
 
-        messages = getattr(BoundQueue(self.names[queue]), how)(qty=qty)
+        messages = getattr(BoundQueue(self.names[queue]).pgmq, how)(qty=qty)
 
         any_expired = self.expect_put_right(queue)
         self.expect_order(messages)

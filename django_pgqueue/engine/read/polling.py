@@ -59,7 +59,7 @@ def read_grouped_with_poll(
 ) -> Deliveries:
     """``read_grouped``; if there are no messages, wait as ``read_with_poll`` does.
 
-    >>> queue("orders").read_grouped_with_poll(qty=10, max_poll_seconds=0)
+    >>> queue("orders").pgmq.read_grouped_with_poll(qty=10, max_poll_seconds=0)
     []
 
     Raises what ``read_grouped`` raises.
@@ -78,7 +78,7 @@ def read_grouped_rr_with_poll(
 ) -> Deliveries:
     """``read_grouped_rr``; if there are no messages, wait as ``read_with_poll`` does.
 
-    >>> queue("orders").read_grouped_rr_with_poll(qty=10, max_poll_seconds=0)
+    >>> queue("orders").pgmq.read_grouped_rr_with_poll(qty=10, max_poll_seconds=0)
     []
 
     Raises what ``read_grouped_rr`` raises.

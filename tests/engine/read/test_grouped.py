@@ -333,8 +333,8 @@ def test_read_grouped_head_gives_one_of_each_group(orders):
     for group in "abc":
         send_line(orders, group)
 
-    assert bodies(orders.read_grouped_head(qty=2)) == ["a1", "b1"]
-    assert bodies(orders.read_grouped_head(qty=2)) == ["c1"]
+    assert bodies(orders.pgmq.read_grouped_head(qty=2)) == ["a1", "b1"]
+    assert bodies(orders.pgmq.read_grouped_head(qty=2)) == ["c1"]
 
 
 @pytest.mark.parametrize("read", ["read_grouped", "read_grouped_rr"])
@@ -544,12 +544,22 @@ def test_a_grouped_read_waits_for_the_ack_that_brings_up_the_next(committed_orde
     assert bodies(future.result(timeout=20)) == ["a2"]
 
 
-@pytest.mark.parametrize("read", ["aread_grouped", "aread_grouped_rr", "aread_grouped_head"])
+@pytest.mark.parametrize(
+    "read",
+    [
+        "aread_grouped",
+        "aread_grouped_rr",
+        "aread_grouped_head",
+        "aread_grouped_with_poll",
+        "aread_grouped_rr_with_poll",
+        "aread_grouped_head_with_poll",
+    ],
+)
 def test_the_async_twins_read_the_same(orders, read):
     send_line(orders, "a")
 
     async def reading() -> list[Message]:
-        return await getattr(orders, read)()
+        return await getattr(orders.pgmq, read)()
 
     assert bodies(async_to_sync(reading)()) == ["a1"]
 

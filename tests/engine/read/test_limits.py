@@ -785,11 +785,11 @@ def test_a_grouped_read_takes_heads_only_in_a_queue_with_limits(read, limits):
     for group in "ab":
         orders.send_batch(range(5), group=group)
 
-    messages = getattr(orders, read)(qty=9)
+    messages = getattr(orders.pgmq, read)(qty=9)
 
     slots = limits.get("group_limit", 1)
     assert sorted(groups(messages)) == ["a"] * slots + ["b"] * slots
-    assert getattr(orders, read)(qty=9) == []
+    assert getattr(orders.pgmq, read)(qty=9) == []
 
 
 def test_heads_come_by_their_priority():
