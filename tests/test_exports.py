@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import rlcompleter
 from importlib import import_module
 from pathlib import Path
 
@@ -31,6 +32,16 @@ def test_the_top_level_has_only_modules_that_a_user_may_import():
     modules = {path.stem for path in Path(django_pgqueue.__file__).parent.glob("*.py")}
 
     assert modules - FOUND_BY_NAME <= {name.partition(".")[2] for name in PUBLIC}
+
+
+def test_a_shell_completes_the_promised_names_only():
+    shell = rlcompleter.Completer({"django_pgqueue": django_pgqueue})
+
+    completed = shell.attr_matches("django_pgqueue.")
+
+    names = {each.partition(".")[2].partition("(")[0] for each in completed}
+    assert names == {name for name in dir(django_pgqueue) if not name.startswith("_")}
+    assert names == set(django_pgqueue.__all__)
 
 
 def test_a_name_that_is_not_promised_is_refused():
