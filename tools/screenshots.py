@@ -142,6 +142,8 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "failure", path("message_failure", group.kind)
     yield "schedules", path("schedule_changelist")
     yield "schedule", path("schedule_change", Schedule.objects.earliest("pk").pk)
+    yield "topics", path("binding_changelist")
+    yield "topic-add", path("binding_add")
     yield "bulk-actions", path("bulkaction_changelist")
     yield "bulk-action", path("bulkaction_change", BulkAction.objects.latest("pk").pk)
     yield "charts", path("rollup_charts")

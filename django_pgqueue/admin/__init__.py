@@ -14,8 +14,10 @@ from django_pgqueue.admin.processes import ProcessAdmin
 from django_pgqueue.admin.queues import QueueAdmin
 from django_pgqueue.admin.rollups import RollupAdmin, RollupRunAdmin
 from django_pgqueue.admin.schedules import ScheduleAdmin
+from django_pgqueue.admin.topics import BindingAdmin
 
 __all__ = [
+    "BindingAdmin",
     "BulkActionAdmin",
     "ExportRunAdmin",
     "LakeAdmin",

@@ -21,7 +21,8 @@ from django_pgqueue.admin import generic
 from django_pgqueue.admin.access import queues_for
 from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.patience import patiently
-from django_pgqueue.models import BulkAction, Message, Process, Queue, Schedule
+from django_pgqueue.admin.shown import is_shown
+from django_pgqueue.models import Binding, BulkAction, Message, Process, Queue, Schedule
 from django_pgqueue.templatetags.pgqueue_admin import linked
 
 #: Maximum number of rows that a list counts and pages through.
@@ -55,9 +56,17 @@ class PageAdmin(generic.ModelAdmin):
     list_page: type[Page] | None = None
     change_page: type[Page] | None = None
     pages: Sequence[type[Page]] = ()
+    #: The part of the admin that it belongs to, if that is hidden until it is used.
+    part = ""
+    #: The command that fills the list, named while the list is empty.
+    filled_by = ""
 
     class Media:
         css = {"all": ["django_pgqueue/admin.css"]}
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        """Return whether the site's lists of models name this one. Does not close its pages."""
+        return super().has_module_permission(request) and is_shown(request, self.part)
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
@@ -72,7 +81,13 @@ class PageAdmin(generic.ModelAdmin):
     def _list(self, request: HttpRequest, extra_context: dict[str, Any] | None) -> HttpResponse:
         titled = {"heading": capfirst(self.opts.verbose_name_plural), **(extra_context or {})}
         titled.setdefault("title", titled["heading"])
+        titled["filled_by"] = self.filled_by
         return super().changelist_view(request, self.with_nav(request, titled))
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        changes: Any = super().get_changelist_instance(request)
+        changes.show_admin_actions = bool(changes.result_list)  # An empty list has no action bar.
+        return changes
 
     def change_view(
         self,
@@ -152,6 +167,7 @@ class PageAdmin(generic.ModelAdmin):
             (_("Messages"), Message, "message_changelist"),
             (_("Failures"), Message, "message_failures"),
             (_("Schedules"), Schedule, "schedule_changelist"),
+            (_("Topics"), Binding, "binding_changelist"),
             (_("Bulk actions"), BulkAction, "bulkaction_changelist"),
             (_("Consumers"), Process, "process_changelist"),
             (_("Database"), Process, "health"),
@@ -161,7 +177,9 @@ class PageAdmin(generic.ModelAdmin):
             if url := self.url(page):
                 owner: Any = self.admin_site.get_model_admin(model)
                 shown = next((each for each in owner.pages if each.name == page), Page)
-                if shown.permits(owner, request):
+                if shown.permits(owner, request) and (
+                    request.path.startswith(url) or is_shown(request, owner.part)
+                ):
                     nav.append((name, url))
         here = [url for _name, url in nav if request.path.startswith(url)]
         return {

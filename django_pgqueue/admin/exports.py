@@ -119,6 +119,7 @@ def _behind(lake: LakeHealth) -> str:
 class LakeAdmin(PageAdmin):
     """Lakes, to which the archive is exported. Exports create them; users edit their settings."""
 
+    part, filled_by = "exports", "pgqueue_export"
     form = LakeForm
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Lake]:
@@ -171,6 +172,7 @@ def _state_of_run(run: Any) -> str:
 class ExportRunAdmin(RecordAdmin):
     """The runs of the export job, with their messages, duration and verification."""
 
+    part, filled_by = "exports", "pgqueue_export"
     list_display = [
         *("id", "lake", "kind", "standing", "rows", "files", "size", "began", "took", "verified"),
     ]

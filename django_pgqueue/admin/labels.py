@@ -7,10 +7,19 @@ from __future__ import annotations
 
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue.models import BulkAction, ExportRun, Lake, Queue, Rollup, RollupRun, Schedule
+from django_pgqueue.models import (
+    Binding,
+    BulkAction,
+    ExportRun,
+    Lake,
+    Queue,
+    Rollup,
+    RollupRun,
+    Schedule,
+)
 
 #: The models whose fields are shown in Django's lists and forms.
-MODELS = (BulkAction, ExportRun, Lake, Queue, Rollup, RollupRun, Schedule)
+MODELS = (Binding, BulkAction, ExportRun, Lake, Queue, Rollup, RollupRun, Schedule)
 
 
 def translate_fields() -> None:

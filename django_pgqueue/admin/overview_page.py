@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.http import HttpResponse, JsonResponse
 from django.utils.crypto import constant_time_compare
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from django_pgqueue.admin import overview
@@ -20,9 +21,10 @@ from django_pgqueue.admin.overview import Alert, Cause, Overview, Row, add_times
 from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.places import Place
 from django_pgqueue.admin.queue_actions import PausePage
+from django_pgqueue.admin.shown import is_shown
 from django_pgqueue.conf import settings
 from django_pgqueue.history.recent import Recent
-from django_pgqueue.models import Queue
+from django_pgqueue.models import Binding, Queue, Schedule
 from django_pgqueue.queues.bulk import Kind
 from django_pgqueue.templatetags.pgqueue_admin import linked, number
 
@@ -126,9 +128,21 @@ class OverviewPage(FiguresPage):
                 "page": page,
                 "words": words,
                 "by_name": by_name,
+                "unused": list(self._unused()),
                 "has_add_permission": self.owner.has_add_permission(self.request),
             },
         )
+
+    def _unused(self) -> Iterator[tuple[str, str]]:
+        """Yield name and URL of each hidden list whose first row can be added in the admin."""
+        site = self.owner.admin_site
+        for model in (Schedule, Binding):
+            if site.is_registered(model):
+                owner = site.get_model_admin(model)
+                seen = owner.has_view_or_change_permission(self.request)
+                if seen and not is_shown(self.request, owner.part):
+                    name = capfirst(model._meta.verbose_name_plural)
+                    yield str(name), self.url(f"{model._meta.model_name}_changelist")
 
 
 def _strip(found: Overview) -> dict[str, Any]:

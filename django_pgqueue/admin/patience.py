@@ -12,6 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import SimpleTemplateResponse
 from django.utils.translation import gettext as _
 
+from django_pgqueue.admin.shown import used
 from django_pgqueue.database.locks import milliseconds, set_locally
 from django_pgqueue.engine.sqlstates import LOCK_NOT_AVAILABLE, QUERY_CANCELED, sqlstate
 from django_pgqueue.models import Queue
@@ -35,6 +36,8 @@ def patiently(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
     @wraps(view)
     def limited_view(self: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         alias = Queue.objects.database()
+        if request.method in ("GET", "HEAD"):
+            used(request)  # Before the transaction, in which it would need a savepoint.
         limits = (
             limited(alias, SECONDS)
             if request.method in ("GET", "HEAD")

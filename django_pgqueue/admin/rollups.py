@@ -73,6 +73,7 @@ class ChartsPage(Page):
 class RollupAdmin(RecordAdmin):
     """The list of roll-ups: counts and times per queue and time span."""
 
+    part, filled_by = "rollups", "pgqueue_rollup"
     change_list_template = "admin/django_pgqueue/rollup_list.html"
     list_display = [
         *("id", "queue_name", "began", "sent", *(state.counter for state in counted_in("rollup"))),
@@ -176,6 +177,7 @@ def _all(rows: Any, moments: Sequence[dt.datetime]) -> list[dict[str, Any]]:
 class RollupRunAdmin(RecordAdmin):
     """The runs of the roll-up job, with the period that each computed."""
 
+    part, filled_by = "rollups", "pgqueue_rollup"
     list_display = ["id", "seconds", "began", "ended", "buckets", "removed", "finished"]
     began = column(gettext_lazy("from"), lambda run: moment(run.from_at))
     ended = column(gettext_lazy("to"), lambda run: moment(run.to_at))

@@ -174,6 +174,7 @@ class ScheduleForm(generic.ModelForm):
 class ScheduleAdmin(PageAdmin):
     """All schedules. A change to a declared schedule lasts until its declaration changes."""
 
+    part = "schedules"
     form = ScheduleForm
     formfield_overrides = {models.TextField: {"widget": AdminTextInputWidget}}
     list_page = SchedulesPage

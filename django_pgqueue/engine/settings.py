@@ -45,8 +45,17 @@ _SECONDS_OR_NONE = Kind(
 )
 _WORDS = ("password", "passwd", "secret", "token", "authorization", "api_key", "apikey")
 
+#: The parts of the admin that are hidden until they are used.
+ADMIN_PARTS = ("schedules", "topics", "exports", "rollups")
+
+
+def _are_parts(value: Any) -> bool:
+    return _are_words(value) and set(value) <= set(ADMIN_PARTS)
+
+
 _SETTINGS: dict[str, tuple[Any, Kind]] = {
     "DATABASE": (None, Kind(_is_name, "an alias of DATABASES, or None")),
+    "ADMIN_SHOWS": ((), Kind(_are_parts, f"a list of some of {', '.join(map(repr, ADMIN_PARTS))}")),
     "ATTEMPTS_KEPT": (20, _COUNT),
     "ATTEMPTS_PER_QUEUE": (100_000, _COUNT),
     "CACHE_SECONDS": (5.0, _SECONDS),

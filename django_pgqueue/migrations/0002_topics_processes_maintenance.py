@@ -43,8 +43,10 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "verbose_name": "topic binding",
+                "verbose_name_plural": "topic bindings",
                 "db_table": "pgqueue_binding",
-                "default_permissions": (),
+                "default_permissions": ("add", "delete", "view"),
                 "ordering": ("pattern", "queue"),
                 "required_db_vendor": "postgresql",
                 "constraints": [

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from django.db import connections, models, transaction
+from django.utils.translation import gettext_lazy
 
 from django_pgqueue.database.runner import database_key
 from django_pgqueue.engine.open_queue import OpenQueue
@@ -37,6 +38,10 @@ class Binding(models.Model):
     bound_at: columns.Time = models.DateTimeField(db_default=columns.NOW, editable=False)
 
     class Meta(columns.Meta):
+        verbose_name: ClassVar[Any] = gettext_lazy("topic binding")
+        verbose_name_plural: ClassVar[Any] = gettext_lazy("topic bindings")
+        # Without "change": route() notices only bindings that were added or deleted.
+        default_permissions: ClassVar[tuple[str, ...]] = ("add", "delete", "view")
         db_table = "pgqueue_binding"
         ordering: ClassVar[tuple[str, ...]] = ("pattern", "queue")
         constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (

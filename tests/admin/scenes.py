@@ -82,6 +82,8 @@ def play() -> None:
     )
     held = [message.id for message in mails.read(qty=3, vt=600)]
     Process.objects.filter(pk=consumer.pk).update(working_on={"mails": held})
+    Message.objects.bind("customer.#", "mails")
+    Message.objects.bind("customer.*.paid", "invoices")
     _schedules()
     _bulk_actions()
     _history()

@@ -40,6 +40,7 @@ MEANINGFUL = {
     *(f"view_{name}" for name in ("process", "health", "rollup", "rolluprun", "exportrun")),
     *("view_lake", "change_lake"),
     *(f"{verb}_schedule" for verb in ("add", "view", "change", "delete")),
+    *(f"{verb}_binding" for verb in ("add", "view", "delete")),
     "quiet_process",
 }
 
@@ -72,6 +73,7 @@ def shared(staff: Callable[..., Client], settings: Any) -> tuple[Client, Queue, 
         lake = Lake.objects.create(path=f"/lake/of/{name}", queues=[name])
         ExportRun.objects.create(lake=lake)
         Schedule.objects.create(name=f"of {name}", queue=made[-1], interval=dt.timedelta(days=1))
+        Message.objects.bind(f"{name}.#", name)
     Lake.objects.create(path="/lake/of/all/and/bob.secret")
     client = staff(*MEANINGFUL)
     return client, made[0], made[1]
@@ -122,6 +124,8 @@ def test_nothing_of_other_queues_is_on_any_page(shared):
         page(client, "message", group="group of ann.orders"),
         page(client, "lake"),
         page(client, "exportrun"),
+        page(client, "binding"),
+        page(client, "binding", "add"),
         client.get(reverse("admin:django_pgqueue_health")).content.decode(),
         *(page(client, "message", state=place, queue=theirs.pk) for place in ("ready", "failed")),
         *(
@@ -308,11 +312,12 @@ def test_only_pages_that_may_be_seen_are_linked(staff):
     assert nav.count("<li>") == 1
 
 
-def test_the_way_to_each_page_is_on_each_page(admin_client, orders):
+def test_the_way_to_each_page_is_on_each_page(admin_client, orders, settings):
+    settings.PGQUEUE = {"ADMIN_SHOWS": ["schedules", "topics"]}
     for name in ("queue_changelist", "message_changelist", "schedule_changelist", "health"):
         text = admin_client.get(reverse(f"admin:django_pgqueue_{name}")).content.decode()
         nav = text.partition('class="pgqueue-nav"')[2].partition("</nav>")[0]
-        assert nav.count("<li>") == 7
+        assert nav.count("<li>") == 8
         assert nav.count('aria-current="page"') == 1
 
 

@@ -1,0 +1,46 @@
+"""Which parts of the admin are shown: those that have a row, or that ``ADMIN_SHOWS`` names.
+
+A part that is hidden has no link in lists of pages. Its pages open by their URLs.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+from django.db import Error, connections, transaction
+from django.http import HttpRequest
+
+from django_pgqueue.admin.queries import ask
+from django_pgqueue.conf import settings
+from django_pgqueue.engine.settings import ADMIN_PARTS
+from django_pgqueue.models import Queue
+
+
+def is_shown(request: HttpRequest, part: str) -> bool:
+    """Return whether to link to the pages of a part. Pages without a part are always linked."""
+    return not part or part in settings.ADMIN_SHOWS or part in used(request)
+
+
+def used(request: HttpRequest) -> set[str]:
+    """Return the parts that have a row. The result is cached on the request."""
+    known: set[str] | None = getattr(request, "pgqueue_used", None)
+    if known is None:
+        known = _used()
+        request.pgqueue_used = known  # type: ignore[attr-defined]
+    return known
+
+
+def _used() -> set[str]:
+    """Return the parts that have a row; all parts if the database refuses the statement.
+
+    Every page of the project's admin asks, so an error must neither fail the page nor break its
+    transaction.
+    """
+    alias = Queue.objects.database()
+    in_block = connections[alias].in_atomic_block
+    try:
+        with transaction.atomic(using=alias) if in_block else nullcontext():
+            [found] = ask("shown")
+    except Error:
+        return set(ADMIN_PARTS)
+    return {part for part, is_used in zip(ADMIN_PARTS, found, strict=True) if is_used}
