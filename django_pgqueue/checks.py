@@ -314,7 +314,7 @@ def check_imported() -> Messages:
                 id="django_pgqueue.W007",
             )
             continue
-        package, _, name = f"{each.app.name}.{each.module}".rpartition(".")
+        package, _, name = each.module.rpartition(".")
         yield Warning(
             f"{each.path} has handlers ({functions}), but is never imported, so no consumer runs "
             f"them.",

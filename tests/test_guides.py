@@ -170,7 +170,7 @@ def test_testing(committed, play):
             )
             ran += 1
 
-    assert ran == 8
+    assert ran == 9
 
 
 def test_results(play, orders, pgqueue, capsys):

@@ -16,8 +16,9 @@ from django.apps import AppConfig, apps
 
 _DECORATORS = {"consumer", "schedule"}
 _MODULES = {"django_pgqueue", "django_pgqueue.handlers", "django_pgqueue.schedules"}
-#: Folders of other people's code, and of code that a consumer does not need.
-_SKIPPED = {"site-packages", "dist-packages", "migrations", "test", "tests"}
+#: Folders of packages that were installed, and of code that a consumer does not need.
+_INSTALLED = {"site-packages", "dist-packages"}
+_SKIPPED = {"migrations", "test", "tests"}
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,10 @@ class Unimported:
 
     @property
     def module(self) -> str:
-        """The module's name within the app's package, such as ``handlers`` or ``jobs.nightly``."""
-        folder = self.path.parent if self.app is None else Path(self.app.path)
-        return ".".join(self.path.relative_to(folder).with_suffix("").parts)
+        """The import path of the file, such as ``shop.handlers`` or ``shop.jobs.nightly``."""
+        assert self.app is not None
+        parts = self.path.relative_to(self.app.path).with_suffix("").parts
+        return ".".join((self.app.name, *parts)).removesuffix(".__init__")
 
 
 def unimported() -> Iterator[Unimported]:
@@ -42,7 +44,7 @@ def unimported() -> Iterator[Unimported]:
     ``autodiscover()``. Code in site-packages is not searched.
     """
     installed = {Path(app.path): app for app in apps.get_app_configs()}
-    own = {path: app for path, app in installed.items() if not _SKIPPED & set(path.parts)}
+    own = {path: app for path, app in installed.items() if not _INSTALLED & set(path.parts)}
     loaded = {getattr(module, "__file__", None) for module in tuple(sys.modules.values())}
     candidates: dict[Path, AppConfig | None] = {
         path: app for folder, app in own.items() for path in _files(folder, own)

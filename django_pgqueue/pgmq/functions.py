@@ -123,7 +123,7 @@ def _calling(name: str, parameters: str, returns: str, call: str) -> str:
 
 
 class _Recorder:
-    """A cursor that records statements, and returns no rows."""
+    """A cursor that records statements. Queries find nothing."""
 
     def __init__(self) -> None:
         self.statements: list[str] = []
@@ -131,6 +131,9 @@ class _Recorder:
     def execute(self, statement: str, params: Any = None) -> None:
         if not statement.lstrip().startswith("SELECT"):
             self.statements.append(statement % tuple(params) if params else statement)
+
+    def fetchone(self) -> tuple[bool]:
+        return (False,)
 
     def fetchall(self) -> list[Any]:
         return []

@@ -144,7 +144,9 @@ class FrozenRates:
         if not self._is_rated:
             return lease()
         slots = self._run(_THAW)
-        messages = lease()
+        # Not asked if the whole queue has to wait: the wait may end before the read.
+        waits = any(number == -1 and before > self._now for _, number, before, _ in slots)
+        messages = [] if waits else lease()
         names = "keys", "slots", "befores", "frees"
         columns = {name: [slot[i] for slot in slots] for i, name in enumerate(names)}
         self._run(_FREEZE, count=len(messages), **columns)

@@ -163,7 +163,7 @@ def plain(result: Any, highest: int) -> Any:
     if isinstance(result, list):
         lost = getattr(result, "lost", None)
         return ([plain(each, highest) for each in result], lost)
-    if type(result) is int and result > highest:
+    if isinstance(result, int) and result > highest:
         return "a new id"
     return result
 

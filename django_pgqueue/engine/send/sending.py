@@ -43,7 +43,9 @@ def send(
     on_conflict: OnConflict = "skip",
     max_wait: float | dt.timedelta | None = None,
 ) -> Sent:
-    """Send one message and return its id: a number, and a :class:`~django_pgqueue.types.Sent`.
+    """Send one message and return its id.
+
+    The id is a number, and a :class:`~django_pgqueue.types.Sent`.
 
     In a transaction, the message is sent when that commits, and not sent if it is rolled back.
 
