@@ -79,7 +79,8 @@ def is_stored(model: type[models.Model], row: Any, **values: Any) -> str | None:
     """Try to write the values by SQL. Returns the name of the CHECK that refuses it, or None."""
     try:
         with transaction.atomic():
-            model._base_manager.filter(pk=row.pk).update(**values)
+            # Not Queue's own queryset, which refuses to update some columns.
+            models.QuerySet(model).filter(pk=row.pk).update(**values)
     except IntegrityError as error:
         cause: Any = error.__cause__
         return str(cause.diag.constraint_name)

@@ -183,11 +183,13 @@ def test_what_comes_after_an_ack_costs_its_batch_though_plans_are_old(orders, sq
 @pytest.mark.parametrize("limits", [{}, {"group_limit": 5}], ids=["no limit", "group_limit"])
 def test_a_read_and_a_retry_cost_their_batch_though_plans_are_old(orders, sql, limits):
     Queue.objects.filter(name="orders").update(**limits)
-    sql("ANALYZE pgqueue_waiting, pgqueue_recheck, pgqueue_group, pgqueue_ready, pgqueue_deferred")
-    for _ in range(10):  # the triggers' plans are now cached
-        orders.send_batch([0] * 3, group="a")
-        orders.retry({message.receipt: 60 for message in orders.read(qty=2)})
-    orders.send_batch([0] * 5_000, group=[f"g{n}" for n in range(5_000)])
+    orders.send_batch([0] * 2_000)
+    orders.send_batch([0] * 2_000, delay=3600)
+    sql(f"ANALYZE {TABLES}")  # nothing is in flight
+    for _ in range(10):  # the plans are now cached
+        orders.send_batch([0] * 3, group="a", priority=1)
+        orders.retry({message.receipt: 3600 for message in orders.read(qty=2)})
+    orders.send_batch([0] * 5_000, group=[f"g{n}" for n in range(5_000)], priority=1)
     begin_all_groups()
     assert len(orders.read(qty=2_000)) == 2_000
     before = rows_read()
