@@ -252,7 +252,6 @@ def test_a_team_tests_the_product_of_its_first_week(first_week):
         assert " passed" in first_week.command("python -m pytest --reuse-db -p no:cacheprovider")
     for _run in ("first", "second"):
         first_week.command("python manage.py test --keepdb")
-    first_week.command("createdb")
     first_week.command("python manage.py makemigrations --check")
 
 

@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-import os
+from pathlib import Path
 
+BASE_DIR = Path(__file__).resolve().parent.parent
 SECRET_KEY = "only for tests"
 INSTALLED_APPS = ["django.contrib.contenttypes", "django_pgqueue", "shop"]
 ROOT_URLCONF = "mysite.urls"
-DATABASES = {
-    "default": {
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": os.environ.get("MYSITE", "mysite"),
-    }
-}
+DATABASES = {"default": {"ENGINE": "django_pgqueue.embedded"}}
 TASKS = {
     "default": {
         "BACKEND": "django_pgqueue.tasks.PgQueueBackend",
