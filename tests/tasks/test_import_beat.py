@@ -198,18 +198,42 @@ def test_a_missing_queue_is_a_reason(backend):
 
 def test_a_second_import_changes_nothing_without_update(backend):
     first, again = (entry("adding", schedule=60) for _ in range(2))
-    Schedule.objects.update(paused=True)
     changed = entry("adding", schedule=90, args=(2,))
 
     assert (first["state"], again["state"]) == ("made", "unchanged")
-    assert (changed["state"], changed["differs"]) == ("differs", ["body", "interval", "paused"])
+    assert (changed["state"], changed["differs"]) == ("differs", ["body", "interval"])
     with override_settings(
         CELERY_BEAT_SCHEDULE={"adding": {"task": ADD, "schedule": 90, "args": (2,)}}
     ):
         assert states("--update") == {"adding": "updated"}
     stored = Schedule.objects.get()
     assert stored.interval == dt.timedelta(seconds=90)
-    assert (stored.body["args"], stored.paused) == ([2], False)
+    assert stored.body["args"] == [2]
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_an_update_leaves_a_schedule_paused_or_running(backend, paused):
+    entry("adding", schedule=60)
+    Schedule.objects.update(paused=paused)
+    items = {"adding": {"task": ADD, "schedule": 90, "args": (1,)}}
+
+    with override_settings(CELERY_BEAT_SCHEDULE=items):
+        said = call("pgqueue_import_beat", "--update")
+
+    stored = Schedule.objects.get()
+    assert (stored.interval, stored.paused) == (dt.timedelta(seconds=90), paused)
+    assert ("Stop Celery's beat now" in said.err) is not paused
+
+
+def test_an_update_with_paused_pauses(backend):
+    entry("adding", schedule=60)
+    items = {"adding": {"task": ADD, "schedule": 60, "args": (1,)}}
+
+    with override_settings(CELERY_BEAT_SCHEDULE=items):
+        said = call("pgqueue_import_beat", "--update", "--paused")
+
+    assert Schedule.objects.get().paused
+    assert said.err == ""
 
 
 def test_a_schedule_that_the_code_declares_stays(backend):

@@ -51,8 +51,12 @@ class Command(QueueCommand):
             metavar="NAME=QUEUE",
             help="the queue whose consumer replaces Celery's task: its messages have the kwargs",
         )
-        add("--paused", action="store_true", help="make all schedules paused")
-        add("--update", action="store_true", help="change schedules that exist, too")
+        add("--paused", action="store_true", help="make or update schedules as paused")
+        add(
+            "--update",
+            action="store_true",
+            help="change schedules that exist, too, but resume none",
+        )
         add("--dry-run", action="store_true", help="show what would be done")
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
@@ -73,8 +77,8 @@ class Command(QueueCommand):
             except (InvalidArgument, QueueNotFound) as error:
                 results.append(result | {"state": "refused", "reason": str(error)})
         self.answer({"dry_run": options["dry_run"], "entries": results}, _lines(results, options))
-        running = [each for each in results if each["state"] == "made" and not each["paused"]]
-        if running and not options["dry_run"]:
+        changed = [each for each in results if each["state"] in ("made", "updated")]
+        if not options["dry_run"] and not all(each["paused"] for each in changed):
             self.note("Stop Celery's beat now: consumers send these schedules from now on.")
 
     def _entries(self, app: str | None) -> dict[str, Entry]:
@@ -98,6 +102,8 @@ class Command(QueueCommand):
         known = schedules.filter(name=entry.name).first()
         state, differs = "made", list[str]()
         if known is not None:
+            if not options["paused"]:
+                values["paused"] = known.paused  # an update resumes nothing
             wanted = {**values, "queue_id": queue.pk}
             differs = [name for name, value in wanted.items() if getattr(known, name) != value]
             may_change = options["update"] and known.declared is None
