@@ -25,8 +25,11 @@ from django_pgqueue.schedules import is_task, message_of
 celery: Any = import_module("celery.schedules") if find_spec("celery") else None
 
 _ONCE = "runs once: enqueue it with using(run_after=...), or send it with delay="
-#: Options of an entry that have no counterpart, or none that is the same with every broker.
-_IGNORED = ("exchange", "headers", "priority", "routing_key")
+#: Options of an entry that a schedule keeps. The others have no counterpart, or none that is the
+#: same with every broker.
+_KEPT = ("expires", "queue")
+#: Options that are columns of a row, under the same name.
+_COLUMNS = ("queue", "exchange", "headers", "priority", "routing_key")
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Entry:
     kwargs: Any = None
     options: Mapping[str, Any] = field(default_factory=dict)
     enabled: bool = True
-    #: Why it cannot become a schedule, if the row itself says so.
+    #: Why it cannot become a schedule, if the row or the item itself says so.
     obstacle: str = ""
 
 
@@ -92,7 +95,7 @@ def _of_row(row: Any) -> Entry:
         args, kwargs = json.loads(row.args or "[]"), json.loads(row.kwargs or "{}")
     except ValueError as error:
         obstacle = f"args or kwargs are not JSON: {error}"
-    given = {name: getattr(row, name, None) for name in ("queue", *_IGNORED)}
+    given = {name: getattr(row, name, None) for name in _COLUMNS}
     given["headers"] = None if row.headers in ("{}", "") else row.headers
     options = {**given, "expires": row.expire_seconds}
     return Entry(row.name, row.task, when, time_zone, args, kwargs, options, row.enabled, obstacle)
@@ -112,9 +115,13 @@ def configured(app: Any = None) -> Iterator[Entry] | None:
 
 def _of_items(found: Mapping[str, Any], time_zone: str) -> Iterator[Entry]:
     for name, item in found.items():
+        if not isinstance(item, Mapping):
+            reason = f"is of the type {type(item).__name__}: an entry must be a dict"
+            yield Entry(str(name), "", None, time_zone, obstacle=reason)
+            continue
         yield Entry(
             str(name),
-            str(item.get("task", "")),
+            str(item.get("task") or ""),
             item.get("schedule"),
             time_zone,
             item.get("args") or (),
@@ -134,7 +141,13 @@ def converted(entry: Entry, tasks: Mapping[str, str], queues: Mapping[str, str])
         raise InvalidArgument("is Celery's own: here the queue's retention removes results")
     if entry.obstacle:
         raise InvalidArgument(entry.obstacle)
-    notes = [f"{name} is left out" for name in _IGNORED if entry.options.get(name)]
+    if not entry.task:
+        raise InvalidArgument("names no task: add 'task' to the entry, or remove the entry")
+    notes = [
+        f"{name} is left out"
+        for name, value in entry.options.items()
+        if name not in _KEPT and value not in (None, "")
+    ]
     values = _times(entry)
     if entry.task in queues:
         queue, using, message = queues[entry.task], None, {"body": _body(entry)}
@@ -255,6 +268,11 @@ def app_of(path: str) -> Any:
     if celery is None:
         raise CommandError("--app needs Celery: pip install celery")
     try:
-        return import_module("celery.app.utils").find_app(path)
+        found = import_module("celery.app.utils").find_app(path)
     except (ImportError, AttributeError, ValueError) as error:
         raise CommandError(f"There is no app of Celery at {path!r}: {error}") from error
+    if not isinstance(found, import_module("celery").Celery):
+        raise CommandError(
+            f"There is no app of Celery at {path!r}: it is of the type {type(found).__name__}"
+        )
+    return found

@@ -123,6 +123,14 @@ def test_the_queue_of_an_entry_is_taken_if_the_backend_has_it(backend):
     ]
 
 
+def test_options_without_a_counterpart_are_reported_as_left_out(backend):
+    options = {"countdown": 20, "retry": False, "expires": 30, "priority": None}
+
+    found = entry("adding", schedule=60, options=options)
+
+    assert found["notes"] == ["countdown is left out", "retry is left out"]
+
+
 @pytest.mark.parametrize(
     ("given", "body"),
     [
@@ -168,6 +176,7 @@ class Moon(celery.schedules.BaseSchedule):
         ({"schedule": Moon()}, "has times of the class tests.tasks.test_import_beat.Moon"),
         ({"schedule": None}, "has times of the class builtins.NoneType"),
         ({"schedule": crontab(0, 0, 1, "1-7")}, "either is enough"),
+        ({"task": None}, "names no task"),
         ({"task": "shop.gone"}, "--task shop.gone=PATH"),
         ({"task": "tests.tasks.sample.plain"}, "is not a task of Django's Tasks: name what"),
         ({"task": "celery.backend_cleanup"}, "is Celery's own"),
@@ -183,6 +192,16 @@ def test_an_entry_that_cannot_become_a_schedule_is_listed_with_the_reason(backen
     assert found["state"] == "refused"
     assert reason in found["reason"]
     assert not Schedule.objects.exists()
+
+
+def test_an_entry_that_is_no_dict_is_listed_with_the_reason(backend):
+    items = {"odd": ADD, "adding": {"task": ADD, "schedule": 60, "args": (1,)}}
+
+    with override_settings(CELERY_BEAT_SCHEDULE=items):
+        odd, adding = call_json("pgqueue_import_beat")["entries"]
+
+    assert (odd["state"], adding["state"]) == ("refused", "made")
+    assert odd["reason"] == "is of the type str: an entry must be a dict"
 
 
 def test_a_missing_queue_is_a_reason(backend):
@@ -321,7 +340,9 @@ def test_an_app_of_celery_has_its_schedule_and_time_zone(backend):
     assert (added.interval, added.body["args"]) == (dt.timedelta(seconds=10), [5])
 
 
-@pytest.mark.parametrize("path", ["nowhere:app", "tests.tasks.celery_app:nothing"])
+@pytest.mark.parametrize(
+    "path", ["nowhere:app", "tests.tasks.celery_app:nothing", "tests.settings:INSTALLED_APPS"]
+)
 def test_an_app_that_does_not_exist_is_an_error(backend, path):
     with pytest.raises(CommandError, match=f"There is no app of Celery at '{path}'"):
         call("pgqueue_import_beat", "--app", path)

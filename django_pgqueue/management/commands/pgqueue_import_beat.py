@@ -62,7 +62,7 @@ class Command(QueueCommand):
     def run(self, alias: str, options: dict[str, Any]) -> None:
         entries = self._entries(options["app"])
         tasks, queues = dict(options["task"]), dict(options["queue"])
-        known = {entry.task for entry in entries.values()}
+        known = {entry.task for entry in entries.values() if entry.task}
         if unknown := sorted({*tasks, *queues} - known):
             raise CommandError(
                 f"No entry of beat runs {unknown[0]}. Entries run {', '.join(sorted(known))}"
