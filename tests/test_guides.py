@@ -202,7 +202,6 @@ def test_index(play, shop, orders):
 
 
 def test_faq(play, shop, orders):
-    dead = make_queue("orders.dead")
     for name in ("mails", "audit"):
         make_queue(name)
     names = play("faq.md")
@@ -216,13 +215,14 @@ def test_faq(play, shop, orders):
     assert [message.body for message in orders.peek(qty=5)] == [7]
     orders.purge()
 
+    dead = make_queue("orders.dead")
     Queue.objects.filter(name="orders").update(
         dead_letter_queue=Queue.objects.get(name="orders.dead")
     )
     failed = orders.send({})
     orders.read()[0].reject("no order")
     assert dead.metrics().length == 1
-    names["retry_failed"](failed)
+    names["retry_dead"](failed)
     assert [message.id for message in orders.peek()] == [failed]
 
     assert async_to_sync(names["place"])(None) is None
@@ -230,12 +230,12 @@ def test_faq(play, shop, orders):
 
 
 def test_workflows(play, shop):
-    for name in ("charge", "ship", "imports", "imported", "refund", "paid"):
+    for name in ("charge", "ship", "imports", "imported", "refund"):
         make_queue(name)
     for name in ("rows", "ship"):
         make_queue(f"{name}.dead")
     Message.objects.create_queue("rows", dead_letter_queue="rows.dead")
-    names = play("workflows.md")
+    play("workflows.md")
 
     order = Order.objects.create(number="A-7")
     queue("charge").send({"order": order.pk})
@@ -261,9 +261,31 @@ def test_workflows(play, shop):
     assert order.note == "not shipped: no such street"
     assert queue("refund").metrics().ready == 1
 
-    names["wait_for_payment"](7)
-    names["payment_came"](7)
-    assert [message.body["late"] for message in queue("paid").read(qty=5)] == [False]
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        ("wait_for_payment", "payment_came"),
+        ("payment_came", "wait_for_payment"),
+        ("payment_came", "handle", "wait_for_payment"),
+    ],
+)
+def test_of_a_payment_and_its_deadline_the_first_is_sent(play, shop, order):
+    for name in ("imports", "rows", "paid"):
+        make_queue(name)
+    names, told = play("workflows.md"), list[bool]()
+
+    def handle(_: int = 0) -> None:
+        for message in queue("paid").read(qty=5):
+            told.append(message.body["late"])
+            message.ack()
+
+    for step in order:
+        {**names, "handle": handle}[step](7)
+    travel(100_000)
+    handle()
+
+    assert told == [False]
 
 
 @pytest.mark.django_db(transaction=True)

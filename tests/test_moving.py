@@ -209,11 +209,11 @@ def test_waiting_tasks_of_django_ox_move_in_their_order(shop):
 
 
 @needs_tasks
-@override_settings(TASKS={"default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend"}})
 @pytest.mark.parametrize("other", ["celery", "django_q2", "huey"])
-def test_the_task_that_replaces_a_task_runs(shop, monkeypatch, other):
+def test_the_task_that_replaces_a_task_runs(shop, monkeypatch, settings, other):
     from django_pgqueue.tasks import consuming
 
+    settings.TASKS = page("moving_from_celery", "TASKS = ")["TASKS"]
     queue("default").create()
     consuming.register()
     guide = ModuleType("guide")  # a task is looked up by its module
