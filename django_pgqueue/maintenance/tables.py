@@ -119,12 +119,18 @@ def _drop(cursor: Any, queue_id: int) -> None:
 def _mark_dropped(cursor: Any, queue_id: int, name: str) -> None:
     """Write the purge mark: the last transaction that archived a message of the queue.
 
-    Reads the whole archive before the lock, and under the lock only newer rows, by an index.
+    Reads the whole archive before the lock, and under the lock only newer rows, by an index. Writes
+    nothing before the migration that makes the marks' table: until then no stream reads queues.
     """
     archive = own_table(ARCHIVE, queue_id)
     newest = f"SELECT max(archive_xid) FROM {archive}"
-    cursor.execute(f"SELECT ({newest}), pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
-    before, reached = cursor.fetchone()
+    cursor.execute(
+        f"SELECT ({newest}), pg_snapshot_xmin(pg_current_snapshot())::text::bigint, "
+        "to_regclass('pgqueue_purge_mark') IS NOT NULL"
+    )
+    before, reached, has_marks = cursor.fetchone()
+    if not has_marks:
+        return
     cursor.execute(f"LOCK TABLE {archive} IN ACCESS EXCLUSIVE MODE")
     cursor.execute(
         "INSERT INTO pgqueue_purge_mark AS p (queue_id, dropped, below_xid) VALUES (%s, %s, "

@@ -10,10 +10,20 @@ from typing import Any
 import psycopg
 import pytest
 from django.core.management import call_command
-from django.db import connections
+from django.db import connection, connections
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.operations.base import Operation
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
+from django_pgqueue.operations import (
+    AlterQueue,
+    BindTopic,
+    CreateQueue,
+    DropQueue,
+    InstallPGMQ,
+    UnbindTopic,
+)
 from tests.actors import Actor, call, convert_until, execute, manage
 from tests.servers import one_server
 
@@ -145,6 +155,53 @@ def test_a_migration_can_be_undone_step_by_step(empty):
         empty.do(manage, "migrate", "django_pgqueue", name)
 
     assert empty.do(execute, LEFT_BEHIND) == []
+
+
+def run_operations(migration: str, operations: list[Operation]) -> None:
+    """Run operations forwards, and then backwards, as a migration that depends on this one."""
+    state = MigrationLoader(connection).project_state(("django_pgqueue", migration))
+    app = "billing"
+    for operation in operations:
+        with connection.schema_editor() as editor:
+            operation.database_forwards(app, editor, state, state)
+    for operation in reversed(operations):
+        with connection.schema_editor() as editor:
+            operation.database_backwards(app, editor, state, state)
+
+
+QUEUE_OPERATIONS = [
+    CreateQueue("orders", partition_interval=3600),
+    AlterQueue("orders", rate="5/s", before={"rate": None}),
+    CreateQueue("fast", dead_letter_queue="orders", unlogged=True),
+    DropQueue("fast"),
+    DropQueue("orders"),
+]
+TOPIC_OPERATIONS = [
+    CreateQueue("orders"),
+    BindTopic("order.#", "orders"),
+    UnbindTopic("order.#", "orders"),
+    BindTopic("order.#", "orders"),
+    DropQueue("orders"),
+]
+
+
+@pytest.mark.parametrize(
+    ("migration", "operations"),
+    [
+        ("0001_initial", QUEUE_OPERATIONS),
+        ("0002_topics_processes_maintenance", TOPIC_OPERATIONS),
+        ("0001_initial", [InstallPGMQ()]),
+    ],
+    ids=["queues", "topics", "pgmq"],
+)
+def test_operations_need_no_later_migration_than_their_tables(empty, migration, operations):
+    empty.do(manage, "migrate", "django_pgqueue", migration)
+    before = everything(empty)
+
+    empty.do(run_operations, migration, operations)
+
+    assert empty.do(execute, "SELECT name FROM pgqueue_queue") == []
+    assert everything(empty) == before
 
 
 def test_roles_keep_to_their_work_when_a_migration_makes_new_tables(empty):
