@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -212,6 +214,24 @@ def test_e006_says_what_a_value_must_be(settings, value, says):
     settings.PGQUEUE = value
 
     assert says in said("E006").msg
+
+
+@pytest.mark.parametrize("value", [5, ["DATABASE"], {"DATABASE": 5}])
+def test_manage_py_check_reports_e006_beside_the_admin(value):
+    code = (
+        f"from tests import settings; settings.PGQUEUE = {value!r}; "
+        "from django.core.management import execute_from_command_line as run; run(['', 'check'])"
+    )
+    known = {"DJANGO_SETTINGS_MODULE": "tests.settings", "DATABASE_URL": "postgres:///unused"}
+    command = [sys.executable, "-c", code]
+
+    done = subprocess.run(
+        command, env={**os.environ, **known}, capture_output=True, text=True, check=False
+    )
+
+    assert "(django_pgqueue.E006) PGQUEUE" in done.stderr
+    assert "1 issue" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_e006_points_to_an_installed_file_that_explains_every_key(settings):
