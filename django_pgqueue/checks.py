@@ -20,6 +20,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import Error as DatabaseProblem
 from django.db import OperationalError, connections, router, transaction
 from django.db.migrations.loader import MigrationLoader
+from django.utils.module_loading import import_string
 
 from django_pgqueue import conf, schedules
 from django_pgqueue.conf import settings
@@ -130,6 +131,22 @@ def check_values(**kwargs: Any) -> list[CheckMessage]:
         for text in wrong
         if text
     ]
+
+
+@of_code
+def check_queues_for() -> Messages:
+    path = None if conf.problem("QUEUES_FOR") else settings.QUEUES_FOR
+    try:
+        if path is None or callable(import_string(path)):
+            return
+        wrong = "it is not a function"
+    except ImportError as error:
+        wrong = str(error)
+    yield Error(
+        f"PGQUEUE['QUEUES_FOR'] is {path!r}, which cannot be called: {wrong}.",
+        hint="Set it to the dotted name of a function, such as 'shop.access.queues_for'.",
+        id="django_pgqueue.E006",
+    )
 
 
 @of_code

@@ -216,6 +216,30 @@ def test_e006_says_what_a_value_must_be(settings, value, says):
     assert says in said("E006").msg
 
 
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("nope.f", "No module named 'nope'"),
+        ("queues_for", "doesn't look like a module path"),
+        ("tests.admin.access.theirs", 'does not define a "theirs"'),
+        ("tests.settings.ROOT_URLCONF", "it is not a function"),
+    ],
+)
+def test_e006_names_a_hook_that_cannot_be_called(settings, path, says):
+    settings.PGQUEUE = {"QUEUES_FOR": path}
+
+    message = said("E006")
+
+    assert f"PGQUEUE['QUEUES_FOR'] is '{path}'" in message.msg
+    assert says in message.msg
+
+
+def test_a_hook_that_exists_has_no_message(settings):
+    settings.PGQUEUE = {"QUEUES_FOR": "tests.admin.access.ours"}
+
+    assert found() == []
+
+
 @pytest.mark.parametrize("value", [5, ["DATABASE"], {"DATABASE": 5}])
 def test_manage_py_check_reports_e006_beside_the_admin(value):
     code = (
