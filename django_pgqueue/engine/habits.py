@@ -32,7 +32,8 @@ def unexpected(
         then = f". Did you mean {close[0]!r}?"
     else:
         then = f": {advice[name]}" if name in advice else f". Its arguments: {', '.join(known)}"
-    return TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{then}")
+    called = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+    return TypeError(f"{called}() got an unexpected keyword argument {name!r}{then}")
 
 
 def _by_name(*rows: tuple[str, str]) -> dict[str, str]:
