@@ -27,6 +27,7 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.migrations.state import ModelState, ProjectState
+from django.db.models import CASCADE
 
 from django_pgqueue import pgmq
 from django_pgqueue.engine import arguments
@@ -351,6 +352,12 @@ class _Database:
                 f"first, or change them with AlterQueue(..., dead_letter_queue=None)"
             )
         number = queue.pk
+        # The migration's state may lack models of later migrations, whose tables exist.
+        present = set(self.connection.introspection.table_names())
+        for each in Queue._meta.related_objects:
+            model: Any = each.related_model
+            if each.on_delete is CASCADE and model._meta.db_table in present:
+                model._base_manager.using(self.connection.alias).filter(queue=number).delete()
         queue.delete()
         with self.connection.cursor() as cursor:
             tables.drop_tables(cursor, number, name=queue.name)

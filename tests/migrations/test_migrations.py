@@ -204,6 +204,18 @@ def test_operations_need_no_later_migration_than_their_tables(empty, migration, 
     assert everything(empty) == before
 
 
+def test_a_queue_is_dropped_with_rows_of_tables_that_its_migration_does_not_know(empty):
+    empty.do(manage, "migrate", "django_pgqueue")
+    empty.do(call, "create_queue", "orders")
+    bind = "INSERT INTO pgqueue_binding (queue_id, pattern) SELECT id, 'a.#' FROM pgqueue_queue"
+    empty.do(execute, bind)
+
+    empty.do(run_operations, "0001_initial", [DropQueue("orders"), CreateQueue("new")])
+
+    assert empty.do(execute, "SELECT pattern FROM pgqueue_binding") == []
+    assert ("orders",) in empty.do(execute, "SELECT dropped FROM pgqueue_purge_mark")
+
+
 def test_roles_keep_to_their_work_when_a_migration_makes_new_tables(empty):
     empty.do(manage, "migrate", "django_pgqueue", "0003")
     kinds = ("sender", "consumer", "operator", "analyst")
