@@ -84,6 +84,11 @@ class Handler:
                 arguments.count(value, name)
         if self.overfetch_factor < 1:
             raise InvalidArgument("overfetch_factor must be at least 1")
+        if isinstance(self.function, type):
+            raise InvalidArgument(
+                f"{self.label} is a class, so a call would only make an instance of it: pass an "
+                f"instance that has a __call__, or a function"
+            )
         if any(map(_is_generator, _functions(self.function))):
             raise InvalidArgument(
                 f"{self.label} has a yield, so a call would only make a generator, and run none of "

@@ -187,6 +187,16 @@ def test_a_generator_function_is_refused(function):
     assert handlers.handlers() == []
 
 
+def test_a_class_is_refused():
+    class Charge:
+        def __init__(self, gateway: Any) -> None:
+            pass
+
+    with pytest.raises(InvalidArgument, match=r"Charge is a class.*pass an instance"):
+        consumer("orders")(Charge)
+    assert handlers.handlers() == []
+
+
 @pytest.mark.parametrize(
     "options",
     [
