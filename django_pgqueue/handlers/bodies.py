@@ -127,20 +127,28 @@ def name_of(function: Any) -> str:
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    parameters = [
+    """Return the parameters without a default. Raises InvalidArgument if no call fills them in."""
+    empty = inspect.Parameter.empty
+    given = [
         parameter
         for parameter in _signature(function).parameters.values()
-        if parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
-    unknown = [p.name for p in parameters[1:] if p.name not in _FILLED_IN]
-    if not parameters or unknown:
-        raise InvalidArgument(
-            f"{name_of(function)} cannot be a consumer: its first "
-            f"parameter must take the message or its body, and any other must be named message or "
-            f"context" + (f", not {', '.join(unknown)}" if unknown else "")
+    required = [parameter for parameter in given if parameter.default is empty]
+    unknown = [p.name for p in required[1:] if p.name not in _FILLED_IN]
+    if not required or unknown:
+        wrong = (
+            "its first parameter must take the message or its body, and any other must be named "
+            "message or context" + (f", not {', '.join(unknown)}" if unknown else "")
         )
-    return parameters
+    elif required[0].kind is inspect.Parameter.KEYWORD_ONLY:
+        wrong = (
+            f"its parameter {required[0].name} is keyword-only, but the message or its body is "
+            f"passed by position: put it first, with no * before it"
+        )
+    else:
+        return required
+    raise InvalidArgument(f"{name_of(function)} cannot be a consumer: {wrong}")
 
 
 def _body_type(function: Callable[..., Any], parameter: inspect.Parameter, batch: bool) -> Any:

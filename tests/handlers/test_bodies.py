@@ -467,6 +467,7 @@ def test_a_batch_gets_a_list_of_the_type():
         (lambda message=None: None, "its first parameter must take the message"),
         (lambda *messages: None, "its first parameter must take the message"),
         (lambda message, database: None, "message or context, not database"),
+        (lambda *, message: None, r"message is keyword-only.*: put it first, with no \* before"),
     ],
 )
 def test_a_signature_that_cannot_be_filled_is_refused(function, reason):
