@@ -146,6 +146,11 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
             f"its parameter {required[0].name} is keyword-only, but the message or its body is "
             f"passed by position: put it first, with no * before it"
         )
+    elif required[0].name == "context":
+        wrong = (
+            "its first parameter is named context, but takes the message or its body: put a "
+            "parameter for that before it"
+        )
     else:
         return required
     raise InvalidArgument(f"{name_of(function)} cannot be a consumer: {wrong}")

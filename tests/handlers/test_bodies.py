@@ -468,6 +468,8 @@ def test_a_batch_gets_a_list_of_the_type():
         (lambda *messages: None, "its first parameter must take the message"),
         (lambda message, database: None, "message or context, not database"),
         (lambda *, message: None, r"message is keyword-only.*: put it first, with no \* before"),
+        (lambda context: None, "parameter is named context.*: put a parameter for that before it"),
+        (lambda context, message: None, "first parameter is named context"),
     ],
 )
 def test_a_signature_that_cannot_be_filled_is_refused(function, reason):
