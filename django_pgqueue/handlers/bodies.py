@@ -136,7 +136,12 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     ]
     required = [parameter for parameter in given if parameter.default is empty]
     unknown = [p.name for p in required[1:] if p.name not in _FILLED_IN]
-    if not required or unknown:
+    if given and given[0].default is not empty and given[0].kind is not given[0].KEYWORD_ONLY:
+        wrong = (
+            f"its first parameter {given[0].name} has a default, but always gets the message or "
+            f"its body: remove the default"
+        )
+    elif not required or unknown:
         wrong = (
             "its first parameter must take the message or its body, and any other must be named "
             "message or context" + (f", not {', '.join(unknown)}" if unknown else "")

@@ -464,7 +464,8 @@ def test_a_batch_gets_a_list_of_the_type():
     ("function", "reason"),
     [
         (lambda: None, "its first parameter must take the message"),
-        (lambda message=None: None, "its first parameter must take the message"),
+        (lambda message=None: None, "parameter message has a default.*: remove the default"),
+        (lambda message=None, *, context: None, "its first parameter message has a default"),
         (lambda *messages: None, "its first parameter must take the message"),
         (lambda message, database: None, "message or context, not database"),
         (lambda *, message: None, r"message is keyword-only.*: put it first, with no \* before"),
