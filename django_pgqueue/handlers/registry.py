@@ -82,6 +82,12 @@ class Handler:
             value = getattr(self, name)
             if value is not None:
                 arguments.count(value, name)
+        listed = isinstance(self.middleware, (list, tuple))
+        if not listed or not all(map(callable, self.middleware)):
+            raise InvalidArgument(
+                f"middleware must be a list of functions, not {self.middleware!r}: write "
+                f"middleware=[measure], and import the functions instead of naming their paths"
+            )
         if self.overfetch_factor < 1:
             raise InvalidArgument("overfetch_factor must be at least 1")
         if isinstance(self.function, type):

@@ -187,6 +187,13 @@ def test_a_generator_function_is_refused(function):
     assert handlers.handlers() == []
 
 
+@pytest.mark.parametrize("middleware", [handle, "shop.measure", ["shop.measure"], None, 5])
+def test_middleware_is_a_list_of_functions(middleware):
+    with pytest.raises(InvalidArgument, match=r"middleware must be a list of functions, not "):
+        consumer("orders", middleware=middleware)(handle)
+    assert handlers.handlers() == []
+
+
 def test_a_class_is_refused():
     class Charge:
         def __init__(self, gateway: Any) -> None:
