@@ -292,7 +292,7 @@ def check_handlers(**kwargs: Any) -> list[CheckMessage]:
         return [
             Error(
                 f"A consumer is invalid: {error}",
-                hint=f"See {_place(error)}. manage.py runconsumer stops with the same error.",
+                hint=f"{_place(error)}manage.py runconsumer stops with the same error.",
                 id="django_pgqueue.E007",
             )
         ]
@@ -417,7 +417,7 @@ def _planned(alias: str) -> set[str]:
 
 
 def _place(error: BaseException) -> str:
-    """Return the file and line of the project's code that caused an error."""
+    """Name the file and line of the project's code that raised an error, or nothing."""
     frames = traceback.extract_tb(error.__traceback__)
     own = __file__.rpartition("checks.py")[0]
     theirs = [
@@ -425,5 +425,4 @@ def _place(error: BaseException) -> str:
         for frame in frames
         if not frame.filename.startswith((own, "<")) and "site-packages" not in frame.filename
     ]
-    frame = (theirs or list(frames))[-1]
-    return f"{frame.filename}, line {frame.lineno}"
+    return f"See {theirs[-1].filename}, line {theirs[-1].lineno}. " if theirs else ""

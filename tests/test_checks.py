@@ -290,6 +290,22 @@ def test_e007_names_the_line_of_a_handler_with_a_wrong_option(consumers_module, 
     assert f"{path}, line " in message.hint
 
 
+def test_e007_names_a_field_of_a_body_whose_type_is_unknown_once_all_is_imported(consumers_module):
+    consumers_module(
+        "import dataclasses\nfrom typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n  from shop.lines import Line\n"
+        "@dataclasses.dataclass\nclass Order:\n  lines: 'list[Line]'\n  late: 'Late'\n"
+        "@consumer('orders')\ndef charge(order: Order): ...\n"
+        "@dataclasses.dataclass\nclass Late: ...\n"
+    )
+
+    message = said("E007")
+
+    assert "tests.app.consumers.charge cannot be a consumer" in message.msg
+    assert "name 'Line' is not defined. Import the name where the type is defined" in message.msg
+    assert message.hint == "manage.py runconsumer stops with the same error."
+
+
 def test_e011_names_a_schedule_without_a_queue(consumers_module):
     consumers_module(
         "from django_pgqueue import schedule\n"

@@ -91,7 +91,8 @@ class Call:
         first, *others = _parameters(function)
         self._extra = tuple(parameter.name for parameter in others)
         hint = _body_type(function, first, batch)
-        self.convert = None if hint is None else _converter(hint)
+        self._maker = None if hint is None else _lazy_maker(hint)
+        self.convert = None if self._maker is None else _converter(hint, self._maker)
         self._batch = batch
 
     def __call__(self, given: Any, context: Any) -> Any:
@@ -109,6 +110,21 @@ class Call:
             return self.function(first)
         extra = {"message": given, "context": context}
         return self.function(first, **{name: extra[name] for name in self._extra})
+
+    def resolve(self) -> None:
+        """Evaluate the annotations of the body type, once all modules are imported.
+
+        Raises InvalidArgument for a name that is not defined.
+        """
+        try:
+            if self._maker is not None:
+                self._maker()
+        except NameError as error:
+            raise InvalidArgument(
+                f"{name_of(self.function)} cannot be a consumer: its type of bodies has an "
+                f"annotation that cannot be evaluated: {error}. Import the name where the type is "
+                f"defined, and not only for type checkers"
+            ) from error
 
     def misfit(self, message: Any) -> Reject | None:
         """Return the Reject for a body that does not fit the type; None if it fits."""
@@ -223,17 +239,26 @@ def _refusal(
     )
 
 
-def _converter(hint: Any) -> Callable[[Any], Any]:
-    """Return a function that converts bodies to a type.
+def _lazy_maker(hint: Any) -> Callable[[], Make]:
+    """Return a function that returns the one that makes values of a type, from its first call on.
 
     Raises InvalidArgument for a type with a field that cannot be made from JSON.
     """
-    is_class = isinstance(hint, type) and typing.get_origin(hint) is None
-    name = hint.__name__ if is_class else str(hint)
-    maker = cache(lambda: _maker(hint, name, {}))
-    # A type that is defined below the handler is resolved later, for the first message.
+    maker = cache(lambda: _maker(hint, _shown(hint), {}))
+    # A type that is defined below the handler is resolved later.
     with suppress(NameError):
         maker()
+    return maker
+
+
+def _shown(hint: Any) -> str:
+    is_class = isinstance(hint, type) and typing.get_origin(hint) is None
+    return hint.__name__ if is_class else str(hint)
+
+
+def _converter(hint: Any, maker: Callable[[], Make]) -> Callable[[Any], Any]:
+    """Return a function that converts bodies to a type."""
+    name = _shown(hint)
 
     def convert(body: Any) -> Any:
         make = maker()

@@ -288,10 +288,15 @@ def discover_with(discover: Callable[[], None]) -> None:
 
 
 def autodiscover() -> None:
-    """Import ``consumers.py`` of every installed app, and register the handlers of tasks."""
+    """Import ``consumers.py`` of every installed app, and register the handlers of tasks.
+
+    Raises InvalidArgument for a handler whose type of bodies uses a name that is not defined.
+    """
     autodiscover_modules("consumers")
     for discover in _discoverers:
         discover()
+    for handler in _handlers.values():
+        handler.call.resolve()
 
 
 def handlers(queues: Sequence[str] = (), leave_out: Sequence[str] = ()) -> list[Handler]:
