@@ -681,8 +681,16 @@ def test_w007_is_silent_about_what_is_imported_or_defines_no_handler(project, fi
     assert project(files) == []
 
 
-def test_w007_names_an_app_that_is_not_installed(project):
-    [message] = project({"forgotten/apps.py": "", "forgotten/consumers.py": HANDLER})
+@pytest.mark.parametrize(
+    ("files", "app"),
+    [
+        ({"forgotten/apps.py": "", "forgotten/consumers.py": HANDLER}, "forgotten"),
+        ({"site6/consumers.py": HANDLER}, "site6"),
+    ],
+    ids=["an app", "the settings' package"],
+)
+def test_w007_names_an_app_that_is_not_installed(project, files, app):
+    [message] = project(files)
 
-    assert "handlers (charge), but its app 'forgotten' is not installed" in message.msg
+    assert f"handlers (charge), but its app {app!r} is not installed" in message.msg
     assert "INSTALLED_APPS" in message.hint

@@ -40,8 +40,8 @@ class Unimported:
 def unimported() -> Iterator[Unimported]:
     """Yield the files of installed apps with handlers that this process did not import.
 
-    Also yields the ``consumers.py`` of apps beside them that are not installed. Call it after
-    ``autodiscover()``. Code in site-packages is not searched.
+    Also yields the ``consumers.py`` of apps beside them that are not installed, and that of the
+    settings' package. Call it after ``autodiscover()``. Code in site-packages is not searched.
     """
     installed = {Path(app.path): app for app in apps.get_app_configs()}
     own = {path: app for path, app in installed.items() if not _INSTALLED & set(path.parts)}
@@ -49,10 +49,13 @@ def unimported() -> Iterator[Unimported]:
     candidates: dict[Path, AppConfig | None] = {
         path: app for folder, app in own.items() for path in _files(folder, own)
     }
-    for folder in _beside(own):
-        for path in folder.glob("*/apps.py"):
-            if path.parent not in installed and path.parent.name not in _SKIPPED:
-                candidates[path.with_name("consumers.py")] = None
+    package = _of_settings()
+    packages = [path.parent for each in _beside(package, own) for path in each.glob("*/apps.py")]
+    if package is not None and package.name == "__init__.py":
+        packages.append(package.parent)
+    for folder in packages:
+        if folder not in installed and folder.name not in _SKIPPED:
+            candidates[folder / "consumers.py"] = None
     for path, app in candidates.items():
         if str(path) in loaded or not (functions := handlers_in(path)):
             continue
@@ -100,13 +103,18 @@ def _files(folder: Path, own: dict[Path, AppConfig]) -> Iterator[Path]:
                 yield here / name
 
 
-def _beside(own: dict[Path, AppConfig]) -> set[Path]:
-    """Return the folder of the settings' package, and those of the apps within it."""
+def _of_settings() -> Path | None:
+    """Return the file of the settings' module, or the ``__init__.py`` of its outermost package."""
     name = os.environ.get("DJANGO_SETTINGS_MODULE", "").partition(".")[0]
     file = getattr(sys.modules.get(name), "__file__", None)
+    return None if file is None else Path(file)
+
+
+def _beside(file: Path | None, own: dict[Path, AppConfig]) -> set[Path]:
+    """Return the folder of the settings' package, and those of the apps within it."""
     if file is None:
         return set()
-    root = Path(file).parent if Path(file).stem == name else Path(file).parents[1]
+    root = file.parents[1] if file.name == "__init__.py" else file.parent
     return {root, *(path.parent for path in own if root in path.parents)}
 
 
