@@ -25,12 +25,16 @@ def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
 ) -> Generator[None, Any, Any]:
     """With ``--no-migrations``, make partitioned tables, and the queues of the migrations."""
+    if fixturedef.argname != "django_db_setup":
+        return (yield)
+    apps = import_module("django.apps").apps
+    if not apps.is_installed("django_pgqueue"):
+        return (yield)
+    databases = import_module("django_pgqueue.testing.databases")
+    names = databases.names_of_test_databases()
     result = yield
-    if fixturedef.argname == "django_db_setup":
-        apps = import_module("django.apps").apps
-        if apps.is_installed("django_pgqueue"):
-            with request.getfixturevalue("django_db_blocker").unblock():
-                import_module("django_pgqueue.testing.databases").make_tables_everywhere()
+    with request.getfixturevalue("django_db_blocker").unblock():
+        databases.make_tables_everywhere(names)
     return result
 
 

@@ -228,6 +228,20 @@ def test_a_project_uses_the_fixtures_with_xdist_and_without_migrations(project):
 
 
 @pytest.mark.slow
+def test_databases_need_no_name_for_tests_and_those_that_no_test_uses_are_left_alone(project):
+    settings = (
+        SETTINGS
+        + """
+DATABASES["default"] |= {"NAME": "queue_plugin_unnamed", "TEST": {}}
+DATABASES["other"] |= {"NAME": "queue_plugin_that_cannot_be_reached", "TEST": {}}
+"""
+    )
+    write(project, {"mysettings.py": settings})
+
+    assert "9 passed" in run(project, "--create-db", "--no-migrations", "-n", "0")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--no-migrations"]], ids=str)
 def test_a_kept_database_has_the_queues_of_migrations_in_every_run(tmp_path, options):
     """Each of the two processes runs all tests in a database of its own."""

@@ -9,6 +9,7 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.db import connections
+from django.db.backends.base.creation import TEST_DATABASE_PREFIX
 from django.db.migrations.loader import MigrationLoader
 from django.db.models.signals import post_migrate
 from django.test import override_settings
@@ -104,14 +105,29 @@ def make_queues(using: str | None = None) -> None:
         consuming.create_queues(alias)
 
 
-def make_tables_everywhere() -> None:
-    """Call :func:`make_tables` for each test database with tables of queues."""
+def names_of_test_databases() -> dict[str, str]:
+    """Return the name that the test database of each alias will get, before Django makes them.
+
+    Afterwards ``NAME`` is already the test database's, and Django would derive another name from
+    it. Makes no connection: the project may still change its settings.
+    """
+    names = {}
+    for alias, config in django_settings.DATABASES.items():
+        given = config.get("TEST", {}).get("NAME")
+        names[alias] = given or f"{TEST_DATABASE_PREFIX}{config.get('NAME', '')}"
+    return names
+
+
+def make_tables_everywhere(names: dict[str, str]) -> None:
+    """Call :func:`make_tables` for each test database with tables of queues.
+
+    Skips databases that no test uses: their connections still go to the real database, whose name
+    is not in ``names``.
+    """
     for connection in connections.all():
-        creation: Any = connection.creation
         if (
             connection.vendor == "postgresql"
-            # Skip databases that no test uses: their connections still go to the real database.
-            and connection.settings_dict["NAME"] == creation._get_test_db_name()
+            and connection.settings_dict["NAME"] == names.get(connection.alias)
             and kind_of_table(connection) is not None
         ):
             make_tables(connection.alias)
