@@ -433,6 +433,13 @@ def test_the_consumer_of_the_queue_is_found(db):
         drain("unknown")
 
 
+@pytest.mark.parametrize("given", [5, None, queue("orders"), Queue(name="orders")], ids=repr)
+def test_a_queue_is_given_by_its_name(given):
+    for function in (None, place):
+        with pytest.raises(InvalidArgument, match=r"pass the queue's name"):
+            drain(given, function)
+
+
 # Eager mode
 
 

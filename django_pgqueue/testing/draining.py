@@ -17,6 +17,7 @@ from django.utils import timezone
 from django_pgqueue import signals
 from django_pgqueue.acks import Discard, Reject, Retry
 from django_pgqueue.database.runner import DjangoRunner
+from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.handlers import Handler, autodiscover, handler_of, handlers
 from django_pgqueue.models import LiveMessage, Message, Queue
 from django_pgqueue.queues.bound import bound_to
@@ -61,6 +62,8 @@ def drain(
     Raises QueueNotFound, InvalidArgument when the queue has no ``@consumer``, and AssertionError
     after ``limit`` messages, since some handlers would never finish.
     """
+    if not isinstance(queue, str):
+        raise InvalidArgument(f"drain() got {queue!r}: pass the queue's name, a string")
     handler = _handler(queue, function)
     found = Queue.objects.resolve(queue, using or handler.using)
     # A copy, so that only this function leases in the caller's transaction, whatever the limits.
