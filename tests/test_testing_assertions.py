@@ -93,6 +93,11 @@ def test_arguments_are_a_tasks(orders):
         assert_enqueued("orders", args=[1])
 
 
+def test_no_message_is_a_count_of_its_own(orders):
+    with pytest.raises(TypeError, match="use assert_enqueued"):
+        assert_not_enqueued("orders", count=3)
+
+
 @needs_tasks
 def test_a_task_is_found_by_its_arguments(db, settings):
     from tests.tasks.sample import add, noop

@@ -78,6 +78,11 @@ def assert_not_enqueued(queue: Any, **which: Any) -> None:
 
     >>> assert_not_enqueued("orders", contains={"order": 8})
     """
+    if "count" in which:
+        raise TypeError(
+            "assert_not_enqueued() takes no count: it allows no matching message. For another "
+            "number use assert_enqueued(..., count=...)"
+        )
     assert_enqueued(queue, count=0, **which)
 
 
