@@ -440,6 +440,34 @@ def test_a_queue_is_given_by_its_name(given):
             drain(given, function)
 
 
+@pytest.mark.parametrize("policies", [False, True])
+def test_a_paused_queue_or_group_keeps_its_messages_as_with_a_consumer(
+    orders, own_handlers, policies
+):
+    @consumer("orders", retry=Constant(seconds=60))
+    def charge(message: Message) -> None:
+        handled.append(message.body)
+
+    handled: list[Any] = []
+    orders.send(1)
+    orders.group("customer-7").pause()
+    orders.send(3, group="customer-7")
+    Queue.objects.filter(name="orders").update(paused=True)
+
+    assert drain("orders", policies=policies) == []
+    with eager(policies=policies):
+        orders.send(2)
+    assert handled == []
+
+    Queue.objects.filter(name="orders").update(paused=False)
+    drain("orders", policies=policies)
+    assert handled == [1, 2]
+
+    orders.group("customer-7").resume()
+    drain("orders", policies=policies)
+    assert handled == [1, 2, 3]
+
+
 # Eager mode
 
 

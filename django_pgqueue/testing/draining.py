@@ -47,7 +47,7 @@ def drain(
     it works in a TestCase and in a TransactionTestCase. Middleware, batches, conversion of bodies
     and the context work as in a consumer; ``timeout`` is not applied. Returns the handled messages;
     a message that ran twice is listed twice. Delayed messages stay in the queue, and so do messages
-    beyond its limits and rates.
+    beyond its limits and rates, and all messages of a queue that is paused at the call.
 
     By default an exception of the handler reaches the test. Its message stays leased, as after a
     crash, and planned retries stay in the queue. With ``policies=True`` the ack policy and the
@@ -71,6 +71,8 @@ def drain(
     leased.opened = replace(found.opened, runner=_Runner(found.alias))
     rates = FrozenRates(found)
     run = _Run(Subscription(handler, leased, Options()), policies, rates)
+    if found.paused:
+        return []
     clock = _Clock(found, rates)
     handled: list[Message] = []
     try:
@@ -94,8 +96,8 @@ def eager(*, policies: bool = False, using: str | None = None) -> Iterator[None]
     Applies to tasks and to queues with a ``@consumer``; other queues keep their messages. Messages
     that a handler sends are handled right after it. As in :func:`drain`, a handler's exception
     reaches the sender unless ``policies=True``, and delayed messages stay, as do those beyond the
-    queue's limits and rates. Messages sent by the ORM or by plain SQL are not noticed: use
-    :func:`drain` for them.
+    queue's limits and rates, and those of a paused queue. Messages sent by the ORM or by plain SQL
+    are not noticed: use :func:`drain` for them.
 
     >>> with eager():
     ...     place_order(7)
