@@ -179,6 +179,13 @@ class Serialized(Checked, TransactionTestCase):
     def setUp(self):
         make_queues()
 """
+#: An ordinary TransactionTestCase after those.
+FOLLOWED = """
+
+class Shipping(Checked, TransactionTestCase):
+    def setUp(self):
+        make_queues()
+"""
 
 
 @pytest.fixture
@@ -259,3 +266,10 @@ def test_a_kept_database_has_the_queues_after_tests_with_serialized_rollback(tmp
 
     assert "4 passed" in run(tmp_path, "--reuse-db", "--create-db", "-n", "0")
     assert "4 passed" in run(tmp_path, "--reuse-db", "-n", "0")
+
+
+@pytest.mark.slow
+def test_an_ordinary_test_after_those_with_serialized_rollback_makes_the_queues_itself(tmp_path):
+    write(tmp_path, {**KEPT, "test_shop.py": CHECKED + SERIALIZED + FOLLOWED})
+
+    assert "6 passed" in run(tmp_path, "--create-db", "-n", "0")
