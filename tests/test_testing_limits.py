@@ -208,3 +208,10 @@ def test_a_read_that_production_refuses_is_refused_in_a_test_too(make, settings)
     consumer("orders", locked=True)(read)
     with pytest.raises(InvalidArgument, match="locked=True"):
         drain("orders")
+
+
+def test_the_transaction_of_a_test_case_itself_refuses_no_read(make):
+    orders = make(rate="10/h")
+    orders.send(1)
+
+    assert [message.body for message in orders.read()] == [1]
