@@ -149,6 +149,19 @@ def test_a_burst_is_saved_up_by_travel(make):
     assert len(drain("orders", lambda message: None)) == 10
 
 
+@pytest.mark.parametrize("burst", [{"group_burst": 3}, {"group_limit": 3}], ids=str)
+def test_the_burst_of_a_group_comes_as_a_whole(make, burst):
+    orders = make(group_rate="10/h", **burst)
+    orders.send_batch(list(range(40)), group="customer-7")
+    handled = [len(drain("orders", lambda message: None))]
+
+    for _ in range(3):
+        travel(HOUR)
+        handled.append(len(drain("orders", lambda message: None)))
+
+    assert handled == [3, 9, 9, 12]
+
+
 @pytest.mark.parametrize(("settings", "group"), [({}, None), *RATES], ids=str)
 def test_planned_retries_run_though_the_rate_delays_them(make, transacting, settings, group):
     orders = make(**settings)
