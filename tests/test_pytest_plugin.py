@@ -240,7 +240,7 @@ def test_databases_need_no_name_for_tests_and_those_that_no_test_uses_are_left_a
         SETTINGS
         + """
 DATABASES["default"] |= {"NAME": "queue_plugin_unnamed", "TEST": {}}
-DATABASES["other"] |= {"NAME": "queue_plugin_that_cannot_be_reached", "TEST": {}}
+DATABASES["other"] = {"ENGINE": "django.db.backends.postgresql", "NAME": "real", "HOST": "/nowhere"}
 """
     )
     write(project, {"mysettings.py": settings})
