@@ -102,7 +102,7 @@ _SLOTS = (
     "started|leased|admit|admitted|need_read_committed"
 )
 
-_HEADS = "first_heads|next_heads|alive_groups|last_turn|recheck_id"
+_HEADS = "first_heads|next_heads|alive_groups|recheck_id"
 
 # Functions that triggers, policies and statements call with the rights of the role.
 _FUNCTIONS = {

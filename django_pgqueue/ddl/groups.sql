@@ -5,14 +5,6 @@
 -- locked, or whose next message it has locked, it inserts a recheck, which the next reader processes
 -- after both transactions have ended.
 
--- Returns the turn of the message that was sent last. The turn of a message that becomes the head of
--- its group is this plus the next value of pgqueue_turn_seq: after all messages that were sent, and
--- all heads that were chosen, before all messages to come. A statement calls it once, in a subselect:
--- it opens the sequence of ids, which costs more than the next value.
-CREATE FUNCTION {schema}.pgqueue_last_turn() RETURNS bigint LANGUAGE sql AS $$
-    SELECT coalesce(pg_sequence_last_value('{schema}.pgqueue_message_id_seq'), 0) << 20
-$$;
-
 -- Returns the id of a recheck that belongs to no send: after those of all messages that were sent.
 CREATE FUNCTION {schema}.pgqueue_recheck_id() RETURNS bigint LANGUAGE sql AS $$
     SELECT coalesce(pg_sequence_last_value('{schema}.pgqueue_message_id_seq'), 0) + 1
@@ -58,7 +50,7 @@ BEGIN
         DELETE FROM {schema}.pgqueue_waiting w USING chosen n WHERE w.ctid = n.spot
         RETURNING w.*, n.place, CASE WHEN n.id IS NOT NULL THEN n.followers END AS followers,
             greatest(w.vt, statement_timestamp()) AS due_at,
-            (SELECT {schema}.pgqueue_last_turn()) + nextval('{schema}.pgqueue_turn_seq') AS turn
+            {next_turn} AS turn
     ),
     {become_heads},
     headed AS (
@@ -100,7 +92,7 @@ BEGIN
     begun AS (
         INSERT INTO {schema}.pgqueue_group (queue_id, group_key, head, priority, turn)
         SELECT queue, group_key, id, priority,
-               (SELECT {schema}.pgqueue_last_turn()) + nextval('{schema}.pgqueue_turn_seq')
+               {next_turn}
         FROM (SELECT * FROM first ORDER BY id) f
         ON CONFLICT DO NOTHING
         RETURNING group_key, turn

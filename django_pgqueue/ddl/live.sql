@@ -17,7 +17,7 @@ CREATE TABLE pgqueue_ready (
     id bigint NOT NULL,
     -- The order among messages of one priority. For a message without a group, its id << 20. The
     -- head of a group gets a turn between those of the latest message and of the next one when it
-    -- becomes the head (pgqueue_last_turn in groups.sql).
+    -- becomes the head (next_turn.sql).
     turn bigint NOT NULL,
     enqueued_at timestamptz NOT NULL,
     queue_id integer NOT NULL,

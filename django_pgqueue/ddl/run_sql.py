@@ -13,7 +13,7 @@ from django_pgqueue.ddl import grants
 __all__ = ["RunPostgreSQL", "extend_rights", "made", "run"]
 
 # Files whose text replaces their name in braces in other files.
-_PARTS = ("become_heads", "pinned", "vacuum")
+_PARTS = ("become_heads", "next_turn", "pinned", "vacuum")
 _PART = re.compile(rf"\{{({'|'.join(_PARTS)})\}}")
 _CREATED = re.compile(
     r"^CREATE (?:UNLOGGED )?(DOMAIN|FUNCTION|SEQUENCE|TABLE|VIEW) (?:\{schema\}\.)?(\w+)"

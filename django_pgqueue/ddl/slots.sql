@@ -229,7 +229,7 @@ BEGIN
         WHERE w.ctid = n.spot AND (n.is_put_off OR n.slot IS NOT NULL)
         RETURNING w.*, n.slot, n.next_at,
                   greatest(w.vt, n.next_at, statement_timestamp()) AS due_at,
-                  (SELECT {schema}.pgqueue_last_turn()) + nextval('{schema}.pgqueue_turn_seq') AS turn
+                  {next_turn} AS turn
     ),
     {become_heads},
     headed AS (
@@ -482,7 +482,7 @@ BEGIN
             ORDER BY m.number, m.id OFFSET 0) m
         WHERE w.ctid = m.spot
         RETURNING w.*, m.slot, statement_timestamp() AS due_at,
-                  (SELECT {schema}.pgqueue_last_turn()) + nextval('{schema}.pgqueue_turn_seq') AS turn
+                  {next_turn} AS turn
     ),
     {become_heads},
     headed AS (

@@ -333,8 +333,7 @@ MUTANTS = (
         (
             Change(
                 f"{DDL}/groups.sql",
-                "(SELECT {schema}.pgqueue_last_turn()) + "
-                "nextval('{schema}.pgqueue_turn_seq') AS turn",
+                "{next_turn} AS turn",
                 "w.id << 20 AS turn",
             ),
         ),
