@@ -28,9 +28,7 @@ class BoundQueue(Operations[Message]):
     @property
     def pgmq(self) -> PGMQQueue:
         """The same queue, with the rest of PGMQ's names for reads as methods, too."""
-        named = PGMQQueue(self.name, using=self.using)
-        named._target = self._target
-        return named
+        return PGMQQueue._of(self._target, self.using)
 
 
 class PGMQQueue(BoundQueue):
@@ -129,9 +127,7 @@ class PGMQQueue(BoundQueue):
 
 def bound_to(target: Queue) -> BoundQueue:
     """Return a BoundQueue that uses a given Queue as it is, without looking up its name."""
-    bound = BoundQueue(target)
-    bound._target = target
-    return bound
+    return BoundQueue._of(target, None)
 
 
 def queue(name: str | Queue, *, using: str | None = None) -> BoundQueue:

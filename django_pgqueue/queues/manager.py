@@ -221,7 +221,6 @@ class MessageManager(QueuesManager[M]):
         return Queue.objects.resolve(queue, using or self._db)
 
     def _bound(self, queue: str | Queue) -> Operations[M]:
-        bound: Operations[M] = Operations(queue, using=self._db)
+        bound: Operations[M] = Operations._of(queue, self._db)
         bound._model = self.model
-        bound._target = queue
         return bound

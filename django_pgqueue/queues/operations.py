@@ -43,7 +43,7 @@ from django_pgqueue.types import (
 )
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -74,6 +74,13 @@ class Operations(Generic[M]):
         self.name: str = arguments.queue_name(name)
         self.using = using
         self._target: str | Queue = self.name
+
+    @classmethod
+    def _of(cls, target: str | Queue, using: str | None) -> Self:
+        """Return the operations on a queue. A Queue is used as it is, not looked up by its name."""
+        bound = cls(target, using=using)
+        bound._target = target
+        return bound
 
     def __repr__(self) -> str:
         using = f", using={self.using!r}" if self.using else ""
