@@ -51,7 +51,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Converted:
-    """What an entry becomes: the values of a schedule, with its queue and database."""
+    """The values of the schedule that an entry becomes, with its queue and database."""
 
     queue: str
     using: str | None
