@@ -91,8 +91,7 @@ BEGIN
     ),
     begun AS (
         INSERT INTO {schema}.pgqueue_group (queue_id, group_key, head, priority, turn)
-        SELECT queue, group_key, id, priority,
-               {next_turn}
+        SELECT queue, group_key, id, priority, {next_turn}
         FROM (SELECT * FROM first ORDER BY id) f
         ON CONFLICT DO NOTHING
         RETURNING group_key, turn
