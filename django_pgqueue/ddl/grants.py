@@ -107,10 +107,10 @@ _HEADS = "first_heads|next_heads|alive_groups|recheck_id"
 # Functions that triggers, policies and statements call with the rights of the role.
 _FUNCTIONS = {
     "sender": "^pgqueue_(wake|sent)$",
-    "consumer": f"^pgqueue_(may|wake|sent|go_on|{_HEADS}|{_SLOTS})$",
-    "operator": f"^pgqueue_(may|wake|sent|go_on|apply_limits|{_HEADS}|{_SLOTS})$",
+    "consumer": f"^pgqueue_(may|wake|sent|fall_asleep|go_on|{_HEADS}|{_SLOTS})$",
+    "operator": f"^pgqueue_(may|wake|sent|fall_asleep|go_on|apply_limits|{_HEADS}|{_SLOTS})$",
     "analyst": "^pgqueue_(may|spacing|group_rule)$",
-    "spark": f"^pgqueue_(may|wake|sent|go_on|{_HEADS}|{_SLOTS})$",
+    "spark": f"^pgqueue_(may|wake|sent|fall_asleep|go_on|{_HEADS}|{_SLOTS})$",
 }
 
 # A right that identifies each kind of role, the widest kind first. Every database has these tables.

@@ -1,6 +1,12 @@
--- Wakes the consumers of a queue. Only this function notifies, at most every 20 ms: docs/design.md,
--- "Waking". A sequence holds the time of the last notification. It is logged, since an unlogged one
--- is unusable on a promoted standby. The queue's row is read only to notify.
+-- Wakes the consumers of a queue. Only this function notifies, and only if a consumer sleeps:
+-- docs/design.md, "Waking". A queue's sequence says whether one does. Its value is
+--
+--     8 * the time of the last notification, in milliseconds + how many more may follow
+--
+-- or 7 (no time, seven may follow) if a consumer has fallen asleep since. The first send then
+-- notifies. If no consumer falls asleep again, others follow after 20, 40, ... 640 ms, since the first
+-- may be rolled back or commit late, and then none. The sequence is logged, since an unlogged one is
+-- unusable on a promoted standby. The queue's row is read only to notify.
 --
 -- This function must not fail the send or ack that calls it. If the sequence is lost, for example
 -- in a partial restore, to_regclass returns NULL, and so do the strict functions: each call
@@ -15,10 +21,12 @@
 CREATE FUNCTION {schema}.pgqueue_wake(queue_number integer) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     mark regclass := to_regclass('{schema}.pgqueue_wake_q' || queue_number::text);
+    told bigint := pg_sequence_last_value(mark);  -- NULL: no consumer has slept yet
     now_ms bigint := date_part('epoch'::text, clock_timestamp()) * 1000::double precision;
     queue record;
 BEGIN
-    IF pg_sequence_last_value(mark) BETWEEN now_ms - 20 AND now_ms + 1000 THEN
+    IF told & 7::bigint = 0::bigint
+       OR told >> 3 BETWEEN now_ms - (1280 >> (told & 7::bigint)::integer) AND now_ms + 1000 THEN
         RETURN true;
     END IF;
 
@@ -26,11 +34,56 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    PERFORM setval(mark, now_ms);
+    PERFORM setval(mark, now_ms * 8 + coalesce((told & 7::bigint) - 1, 6::bigint));
     IF queue.notify AND pg_notification_queue_usage() < 0.5::double precision THEN
         PERFORM pg_notify('pgqueue', queue.name::text);
     END IF;
     RETURN true;
+END
+$$;
+
+-- Announces that a consumer falls asleep, because its read found too few messages. Call it outside a
+-- transaction. First it changes the sequence, so that the next send notifies: setval is seen at once.
+-- Then it looks for what was sent meanwhile, in a snapshot of its own. What remains are senders whose
+-- trigger ran before and that commit later. They cannot be seen, but their transactions can.
+--
+-- notified  whether a notification has come since the last call. If none has, and a send has notified
+--           less than 20 ms ago, the notification may still be on its way, so the sequence stays as it
+--           is: on a slow disk, commits that notify would wait for one another.
+-- doubt     in: the result of the last call. out: the id of the transaction in which the caller changed
+--           the sequence, while older ones run: they may be senders that saw the old value. setval
+--           assigns the id under the lock by which the trigger reads the value, so younger ones saw
+--           the new value. Else NULL
+-- due       seconds until the next message is due, or until the queue's rate admits the next one; 0 if
+--           one is ready; NULL if there is none
+CREATE FUNCTION {schema}.pgqueue_fall_asleep(
+    queue_number integer, notified boolean, INOUT doubt bigint, OUT due double precision
+) LANGUAGE plpgsql {pinned} AS $$
+DECLARE
+    mark regclass := to_regclass('{schema}.pgqueue_wake_q' || queue_number);
+    told bigint := pg_sequence_last_value(mark);  -- NULL means the same as 7
+    now_ms bigint := date_part('epoch', clock_timestamp()) * 1000;
+BEGIN
+    IF told <> 7 AND (notified OR told >> 3 NOT BETWEEN now_ms - 20 AND now_ms + 1000) THEN
+        PERFORM setval(mark, 7);
+        doubt := pg_current_xact_id()::text;
+    END IF;
+
+    SELECT extract(epoch FROM least(
+               (SELECT statement_timestamp() FROM {schema}.pgqueue_ready
+                WHERE queue_id = queue_number ORDER BY -priority, turn LIMIT 1),
+               (SELECT statement_timestamp() FROM {schema}.pgqueue_recheck
+                WHERE queue_id = queue_number ORDER BY id LIMIT 1),
+               (SELECT vt FROM {schema}.pgqueue_deferred
+                WHERE queue_id = queue_number ORDER BY vt LIMIT 1),
+               (SELECT vt FROM {schema}.pgqueue_lease
+                WHERE queue_id = queue_number ORDER BY vt LIMIT 1),
+               (SELECT free_at FROM {schema}.pgqueue_group
+                WHERE queue_id = queue_number AND group_key = '' AND slot = -1
+                  AND free_at > statement_timestamp())
+           ) - statement_timestamp()),
+           CASE WHEN pg_snapshot_xmin(pg_current_snapshot())::text::bigint < doubt THEN doubt END
+    INTO due, doubt;
 END
 $$;
 

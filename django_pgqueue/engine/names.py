@@ -45,7 +45,7 @@ def own_tables(queue_id: int) -> tuple[str, str]:
 
 
 def wake_sequence(queue_id: int) -> str:
-    """Return the name of the sequence with the time of the queue's last notification."""
+    """Return the name of the sequence that says whether a consumer of the queue sleeps."""
     return f"pgqueue_wake_q{int(queue_id)}"
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -14,6 +16,8 @@ from django_pgqueue.worker.groups import Groups
 
 #: The buffer holds only the messages that handlers will start within this many seconds.
 HORIZON = 2.0
+#: The longest time for which a process leaves a message to others, in milliseconds.
+_MOST_VAIN = 32
 #: The longest sleep of a worker that waits for a message, in seconds.
 _SLEEP = 1.0
 
@@ -27,8 +31,18 @@ class FetchPlan:
         self.at = 0.0
         #: The wait planned after the last fetch, in seconds. It grows while fetches find nothing.
         self.wait = 0.0
+        #: Whether notifications arrive. If not, the queue is read more often.
+        self.listening = False
         #: Whether a notification came after the last fetch began.
         self.notified = False
+        #: Whether the next fetch is a poll: it looks for messages before it reads.
+        self.asleep = False
+        #: Whether a notification came after the process last fell asleep.
+        self.woken = False
+        #: How many notifications in a row came in vain: another process took the message.
+        self.vain = 0
+        #: What falling asleep returned: whether a message may come without a notification.
+        self.doubt: int | None = None
         #: The last fetch returned a suspect (:mod:`.quarantine`). More suspects may follow, so the
         #: next fetch asks for one message.
         self.suspicious = False
@@ -38,11 +52,22 @@ class FetchPlan:
         #: Whether a fetch is running. The messages that it leases are not in the buffer yet.
         self.fetching = False
 
-    def fetch_now(self) -> None:
-        """Fetch at once: there may be new messages."""
+    def fetch_now(self, *, is_notice: bool = False) -> None:
+        """Fetch at once: there may be new messages.
+
+        A notice is a notification, which every process gets. The more often it came in vain, the
+        longer this one leaves the messages to others: up to a random time of as many milliseconds,
+        at most 32.
+        """
         # Set ``notified`` first: the fetch loop sets ``at`` too, and reads ``notified`` after that.
         self.notified = True
-        self.at = self.wait = 0.0
+        self.wait = 0.0
+        if is_notice and self.vain > 1:
+            vain = min(self.vain, _MOST_VAIN)
+            self.at = min(self.at, time.monotonic() + random.uniform(0, vain) / 1000)
+        else:
+            self.asleep = False
+            self.at = 0.0
         self.awake.set()
 
 

@@ -11,11 +11,12 @@ from django.db import Error, connections
 
 from django_pgqueue import signals
 from django_pgqueue.acks import AckPolicy
+from django_pgqueue.engine.wake import pause
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.models import Message
 from django_pgqueue.queues.bound import bound_to
 from django_pgqueue.worker.announcer import send
-from django_pgqueue.worker.loop import NOW, Failures, Loop, for_each, longer
+from django_pgqueue.worker.loop import Failures, Loop, for_each, longer
 from django_pgqueue.worker.quarantine import is_suspect
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
@@ -50,9 +51,6 @@ class Fetcher(Loop):
         self._ticks = 0
         self._settlers = settlers
         self._allowance = allowance
-        #: The databases from which no notifications come. While the set is not empty, all queues
-        #: are read more often.
-        self._silent = {s.queue.alias for s in subscriptions}
 
     def notified(self, name: str | None) -> None:
         """Fetch from the queue with this name, which has new messages. None: from every queue."""
@@ -61,11 +59,13 @@ class Fetcher(Loop):
                 if subscription.handler.locked:
                     subscription.buffer.notice()
                 else:
-                    subscription.buffer.plan.fetch_now()
+                    subscription.buffer.plan.fetch_now(is_notice=True)
 
     def set_listening(self, alias: str, listening: bool) -> None:
         """Record whether notifications from a database arrive."""
-        self._silent = self._silent - {alias} if listening else self._silent | {alias}
+        for subscription in self._all:
+            if subscription.queue.alias == alias:
+                subscription.buffer.plan.listening = listening
 
     def tick(self) -> float:
         # Each tick starts with the next subscription.
@@ -115,7 +115,11 @@ class Fetcher(Loop):
                 # A worker that took messages before ``more`` was set did not wake this loop.
                 plan.at = 0.0
             return
+        plan.woken = plan.woken or plan.notified
         plan.notified = False
+        if plan.asleep and self._rest(subscription, 0):
+            return  # nothing is there: a look costs less than a read
+        plan.asleep = False
         started = time.monotonic()
         plan.fetching = True
         try:
@@ -195,16 +199,29 @@ class Fetcher(Loop):
         plan, handler, now = subscription.buffer.plan, subscription.handler, time.monotonic()
         plan.more = got == wanted or plan.suspicious
         if plan.more:
-            plan.wait = 0.0
+            plan.wait, plan.vain = 0.0, 0
             plan.at = now + handler.min_fetch_interval
-            return
-        before = 0.0 if got else plan.wait
-        plan.wait = longer(before, handler.max_fetch_interval, listening=not self._silent)
-        due = bound_to(subscription.queue).next_due()
-        if due <= NOW:
-            # A message is due but was not read: another transaction locks it, perhaps for long.
-            due = plan.wait
-        plan.at = now + min(plan.wait * random.uniform(0.9, 1), due)
+        else:
+            self._rest(subscription, got)
+
+    @staticmethod
+    def _rest(subscription: Subscription, got: int) -> bool:
+        """Fall asleep, and plan the next fetch. Returns whether no message is due now."""
+        plan, handler = subscription.buffer.plan, subscription.handler
+        woken, plan.woken = plan.woken, False
+        if got:
+            plan.wait, plan.vain = 0.0, 0
+        elif woken:
+            plan.vain += 1
+        before = plan.wait
+        due, plan.doubt = subscription.fall_asleep(woken, plan.doubt)
+        plan.wait = longer(
+            before, handler.max_fetch_interval, listening=plan.listening, doubt=plan.doubt
+        )
+        wait = plan.wait * random.uniform(0.9, 1)
+        plan.at = time.monotonic() + pause(wait, due, is_first=before == 0)
+        plan.asleep = plan.listening
         if plan.notified:
-            # Messages came since the fetch started: fetch again at once.
-            plan.at = 0.0
+            # Messages came meanwhile: fetch again soon.
+            plan.fetch_now(is_notice=True)
+        return due > 0

@@ -15,6 +15,7 @@ from django.db import close_old_connections, connections
 
 from django_pgqueue.acks import AckPolicy, Outcome
 from django_pgqueue.engine.groups.heads import give_heads
+from django_pgqueue.engine.wake import pause
 from django_pgqueue.models import Message
 from django_pgqueue.queues.bound import bound_to
 from django_pgqueue.worker.announcer import Announcer, use
@@ -29,7 +30,7 @@ from django_pgqueue.worker.connections import (
 )
 from django_pgqueue.worker.endings import announce
 from django_pgqueue.worker.execution import Execution, committing
-from django_pgqueue.worker.loop import NOW, Loop, after_failures, longer
+from django_pgqueue.worker.loop import Loop, after_failures, longer
 from django_pgqueue.worker.running import Running
 from django_pgqueue.worker.subscription import Subscription
 
@@ -140,6 +141,8 @@ class LockedWorker(Loop):
         self._execution = execution
         self._reserve = reserve
         self._wait = 0.0
+        #: What falling asleep returned: whether a message may come without a notification.
+        self._doubt: int | None = None
         subscription.buffer.readers.append(self._awake)
 
     def run(self) -> None:
@@ -150,15 +153,20 @@ class LockedWorker(Loop):
         if self._subscription.buffer.stopping:
             self.stop()
             return 0.0
-        if self._woken:
-            # Notifications are throttled, so more messages may follow: start with short waits.
-            self._wait = 0.0
+        woken, before = self._woken, 0.0 if self._woken else self._wait
+        self._wait = 0.0
         try:
             if copy_context().run(self._handle_one):
-                self._wait = 0.0
                 return 0.0
-            self._wait = longer(self._wait, self._subscription.handler.max_fetch_interval)
-            return min(self._wait, self._next_due())
+            with limited():
+                due, self._doubt = self._subscription.fall_asleep(woken, self._doubt)
+            self._wait = longer(
+                before,
+                self._subscription.handler.max_fetch_interval,
+                listening=self._subscription.buffer.plan.listening,
+                doubt=self._doubt,
+            )
+            return pause(self._wait, due, is_first=before == 0)
         finally:
             for connection in connections.all(initialized_only=True):
                 if connection.connection is not None and left_open(connection):
@@ -195,12 +203,6 @@ class LockedWorker(Loop):
             if commit.hook_error is not None:
                 self._execution.hook_failed([m for m, _ in outcomes], commit.hook_error)
         return outcomes is not None
-
-    def _next_due(self) -> float:
-        with limited():
-            due = bound_to(self._subscription.queue).next_due()
-        # A message is due but was not read: another transaction has locked its row.
-        return due if due > NOW else float("inf")
 
 
 class AsyncWorkers(Worker):

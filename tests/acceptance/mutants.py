@@ -1068,6 +1068,30 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "asleep-unsaid",
+        "no consumer says that it sleeps, so no send notifies",
+        ("tests/ddl/test_wake.py",),
+        (Change(f"{DDL}/wake.sql", "PERFORM setval(mark, 7);", "PERFORM mark;"),),
+    ),
+    Mutant(
+        "asleep-unlooked",
+        "a consumer that falls asleep does not see what came since its read",
+        (f"{PROMISES}/test_woken.py",),
+        (
+            Change(
+                f"{DDL}/wake.sql",
+                "(SELECT statement_timestamp() FROM {schema}.pgqueue_ready",
+                "(SELECT NULL::timestamptz FROM {schema}.pgqueue_ready",
+            ),
+        ),
+    ),
+    Mutant(
+        "late-senders-forgotten",
+        "a consumer does not poll for senders that saw nobody sleep and commit later",
+        (f"{PROMISES}/test_woken.py",),
+        (Change(f"{DDL}/wake.sql", "< doubt THEN doubt END", "< doubt THEN NULL END"),),
+    ),
 )
 
 

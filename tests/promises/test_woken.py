@@ -1,16 +1,25 @@
-"""Messages arrive without notifications, too."""
+"""Messages arrive at once, and without notifications, too."""
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import psycopg
 import pytest
 
+from django_pgqueue import bare
+from django_pgqueue.engine.read import polling
+from django_pgqueue.management.jobs import url_of
 from django_pgqueue.models import ArchivedMessage, Message, queue
+from django_pgqueue.worker import loop
 from tests.conftest import run_sql
 from tests.promises import players
 from tests.promises.consumers import handler_of
 from tests.promises.draining import is_empty
+from tests.promises.full_speed import Worker
 from tests.promises.pages import promise
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
@@ -40,3 +49,72 @@ def test_no_message_is_lost_whether_or_not_notifications_arrive(full_speed, cons
 
     stored = {pk for (pk,) in run_sql("SELECT id FROM pgqueue_message")}
     assert set(ArchivedMessage.objects.values_list("pk", flat=True)) == stored
+
+
+@promise("No consumer that listens sleeps while a message is due...")
+@pytest.mark.parametrize("kind", ["NACK_ON_ERROR", "locked"])
+def test_no_consumer_sleeps_while_a_message_is_due(full_speed, consume, monkeypatch, kind):
+    """The polls that find messages whatever happens are an hour away."""
+    monkeypatch.setattr(loop, "_LISTENING", (3600.0, 1.0))
+    Message.objects.create_queue("orders")
+    options = {"max_fetch_interval": 3600, "max_workers": 2}
+    handler = handler_of(kind, full_speed.journal, ways=["return"], work=0, **options)
+    for _ in range(2):
+        consume(handlers=[handler])
+    full_speed.wait(lambda: listeners() == 2)
+    full_speed.threads(send_and_wait, 1)
+
+    full_speed.run()
+
+    assert len(full_speed.notes("handled")) > 20
+    full_speed.wait(is_empty)
+
+
+@promise("No consumer that listens sleeps while a message is due...")
+def test_no_poll_sleeps_while_a_message_is_due(full_speed, monkeypatch):
+    monkeypatch.setattr(polling, "THROTTLE", 3600.0)
+    Message.objects.create_queue("orders")
+
+    stop = threading.Event()
+
+    def poll() -> None:
+        with psycopg.connect(url_of("default"), autocommit=True) as session:
+            orders = bare.open_queue(session, "orders")
+            while not stop.is_set():
+                [message] = bare.read_with_poll(
+                    orders, max_poll_seconds=60, poll_interval_ms=3_600_000
+                )
+                bare.archive(orders, message)
+
+    full_speed.threads(send_and_wait, 1)
+    with ThreadPoolExecutor() as threads:
+        polls = [threads.submit(poll) for _ in range(2)]
+
+        full_speed.run()
+
+        stop.set()
+        for _ in polls:
+            queue("orders").send("the end")
+        for each in polls:
+            each.result(60)
+    assert len(full_speed.notes("handled")) > 20
+
+
+def listeners() -> int:
+    return run_sql("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%%'")[0][0]
+
+
+def send_and_wait(worker: Worker) -> None:
+    """Send a message, and another while a consumer reads the first and falls asleep again.
+
+    Then wait until both are handled: the next send would find one that is overlooked.
+    """
+    bare.send(worker.queue, 1)
+    time.sleep(worker.draw.uniform(0, 0.006))
+    with worker.connection.transaction():
+        bare.send(worker.queue, 2)
+        time.sleep(worker.draw.choice([0, 0.002, 0.004]))
+    deadline = time.monotonic() + 20
+    while worker.connection.execute("SELECT FROM pgqueue_live LIMIT 1").rowcount:
+        assert time.monotonic() < deadline, "a message waits"
+    worker.note("handled")

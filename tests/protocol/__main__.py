@@ -1,4 +1,4 @@
-"""Check the protocol of leases, FIFO groups and limits, as TLA+, with the model checker TLC.
+"""Check the protocol of leases, groups, limits and wake-ups, as TLA+, with the model checker TLC.
 
     python -m tests.protocol                  # every model within its bounds, and the planted bugs
     python -m tests.protocol Groups           # one of the modules
@@ -44,6 +44,10 @@ PROPERTIES = {
     "Slots": {
         "INVARIANTS": "InSlots",
         "PROPERTIES": "Within Ends",
+    },
+    "Wake": {
+        "INVARIANTS": "Heard",
+        "PROPERTIES": "Ends",
     },
 }
 DEFAULTS = {
@@ -93,6 +97,13 @@ DEFAULTS = {
         "AtOnce": "FALSE",
         "Bug": '"none"',
     },
+    "Wake": {
+        "Senders": "{1, 2}",
+        "Consumers": '{"a"}',
+        "Rollbacks": "1",
+        "Deaths": "0",
+        "Bug": '"none"',
+    },
 }
 
 
@@ -129,6 +140,10 @@ def bug_of_slots(bug: str, breaks: str, **constants: str) -> Model:
     return Model(bug, "Slots", {"Bug": f'"{bug}"', **constants}, breaks)
 
 
+def bug_of_wake(bug: str, breaks: str) -> Model:
+    return Model(bug, "Wake", {"Bug": f'"{bug}"'}, breaks)
+
+
 MODELS = (
     Model("two messages", "Leases"),
     Model("two messages", "Groups"),
@@ -142,6 +157,7 @@ MODELS = (
         "Slots",
         {"Messages": "{1, 2}", "Changes": "2", "Retries": "0", "Rollbacks": "0"},
     ),
+    Model("two senders, one consumer", "Wake"),
 )
 LARGE = (
     Model("two messages, retries", "Leases", {"Retries": "1"}),
@@ -156,6 +172,8 @@ LARGE = (
     ),
     Model("the limit is lowered beside a retry", "Slots", {"Changes": "1", "Expiries": "1"}),
     Model("two readers", "Slots", {"Readers": '{"r", "s"}', "Rollbacks": "0"}),
+    Model("three senders", "Wake", {"Senders": "{1, 2, 3}"}),
+    Model("two consumers, one dies", "Wake", {"Consumers": '{"a", "b"}', "Rollbacks": "0"}),
 )
 BUGS = (
     Model("no fence", "Leases", {"Fence": '"none"'}, "Fenced"),
@@ -184,6 +202,12 @@ BUGS = (
         {"Changes": "1", "Retries": "0", "Rollbacks": "0", "AtOnce": "TRUE"},
         "Within",
     ),
+    bug_of_wake("no consumer says that it sleeps", "Heard"),
+    bug_of_wake("it does not look", "Heard"),
+    bug_of_wake("senders at work are forgotten", "Heard"),
+    bug_of_wake("a send changes the sequence only", "Heard"),
+    bug_of_wake("nothing follows the first notification", "Heard"),
+    bug_of_wake("nobody polls", "Ends"),
 )
 
 

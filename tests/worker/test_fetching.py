@@ -74,6 +74,41 @@ def test_a_notification_wakes_long_before_the_next_poll(committed_orders, consum
         assert time.monotonic() - sent < 3
 
 
+def test_a_process_leaves_messages_to_others_after_notifications_in_vain(orders):
+    fetcher, subscription = a_fetcher()
+    plan = subscription.buffer.plan
+    fetcher.set_listening("default", True)
+    times = []
+    for _ in range(40):
+        plan.at = float("inf")
+        fetcher.notified("orders")
+        times.append(plan.at)
+        fetcher._fetch(subscription)
+    orders.send(1)
+    fetcher.notified("orders")
+    plan.asleep = False
+    fetcher._fetch(subscription)
+    fetcher.notified("orders")
+
+    assert times[:2] == [0.0, 0.0]
+    assert all(times[2:])
+    assert plan.at == 0.0
+
+
+def test_a_poll_in_vain_is_one_statement(orders, django_assert_num_queries):
+    fetcher, subscription = a_fetcher()
+    fetcher.set_listening("default", True)
+    fetcher._fetch(subscription)
+
+    with django_assert_num_queries(1) as asleep:
+        fetcher._fetch(subscription)
+    orders.send(1)
+    fetcher._fetch(subscription)
+
+    assert "pgqueue_fall_asleep" in asleep[0]["sql"]
+    assert len(subscription.buffer) == 1
+
+
 def a_fetcher(allowance: Callable[[], int] | None = None) -> tuple[Fetcher, Subscription]:
     """A fetcher for one worker with a long polling interval, without the other loops."""
     subscription = subscribed(max_workers=1, max_fetch_interval=30)

@@ -11,10 +11,10 @@ from typing import Any
 
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.read import grouped
-from django_pgqueue.engine.read.reading import lease, next_due
+from django_pgqueue.engine.read.reading import fall_asleep, lease
 from django_pgqueue.engine.rows import Deliveries
 from django_pgqueue.engine.runner import Runner
-from django_pgqueue.engine.wake import CHANNEL, THROTTLE
+from django_pgqueue.engine.wake import CHANNEL, SOON, THROTTLE, pause
 from django_pgqueue.errors import InvalidArgument
 
 __all__ = ["read_grouped_rr_with_poll", "read_grouped_with_poll", "read_with_poll"]
@@ -103,7 +103,7 @@ def _poll(
     if taken or qty == 0 or time.monotonic() >= deadline:
         return taken
     with _listening(queue.runner):
-        wait = THROTTLE
+        wait, notified, doubt = 0.0, False, None
         while True:
             before, taken = taken, read()
             taken.add_ended(before)
@@ -112,8 +112,12 @@ def _poll(
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 break
-            notified = _wait(queue.runner, min(remaining, interval, wait, next_due(queue)))
-            wait = THROTTLE if notified else 2 * wait
+            due, doubt = fall_asleep(queue, notified=notified, doubt=doubt)
+            is_first = wait == 0.0
+            wait = max(2 * wait, THROTTLE if doubt is None else SOON)
+            seconds = min(remaining, interval, pause(wait, due, is_first=is_first))
+            if notified := _wait(queue, seconds):
+                wait = 0.0
     return taken
 
 
@@ -129,14 +133,16 @@ def _listening(runner: Runner) -> Iterator[None]:
             runner.session.execute(f"UNLISTEN {CHANNEL}")
 
 
-def _wait(runner: Runner, seconds: float) -> bool:
+def _wait(queue: OpenQueue, seconds: float) -> bool:
     """Wait up to ``seconds`` for a notification. Returns whether one came."""
+    runner = queue.runner
     if not runner.alone:
         # No notification arrives inside a test's transaction.
         time.sleep(seconds)
         return False
     with runner.errors:
-        return any(True for _ in runner.session.notifies(timeout=seconds, stop_after=1))
+        notices = runner.session.notifies(timeout=seconds)
+        return any(notice.payload == queue.name for notice in notices)
 
 
 def _seconds(value: Any, name: str) -> float:

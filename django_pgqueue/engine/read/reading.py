@@ -24,11 +24,13 @@ from django_pgqueue.engine.rows import (
 from django_pgqueue.engine.settle.outcomes import end_exhausted, end_expired, end_next_expired
 from django_pgqueue.engine.settle.settling import delete
 from django_pgqueue.engine.statements import Part
+from django_pgqueue.engine.wake import NOW
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.types import Wait
 
 __all__ = [
     "drained",
+    "fall_asleep",
     "lease",
     "limit_names",
     "next_due",
@@ -378,7 +380,21 @@ def next_due(queue: OpenQueue) -> float:
     Raises QueueNotFound.
     """
     [(seconds,)] = queue.run("read/next_due")
-    return float("inf") if seconds is None else max(seconds, 0.001)
+    return float("inf") if seconds is None else max(seconds, NOW)
+
+
+def fall_asleep(queue: OpenQueue, *, notified: bool, doubt: int | None) -> tuple[float, int | None]:
+    """Let the next send notify. For a reader that found too few messages and listens.
+
+    Returns the seconds until the next message is due, zero or less if one is ready or due now; and
+    a doubt, if a message may still come without a notification. Poll soon then.
+
+    Arguments:
+        notified: whether a notification has come since the last call.
+        doubt: what the last call returned; None after a read that found enough.
+    """
+    [(due, doubt)] = queue.run("read/fall_asleep", {"notified": notified, "doubt": doubt})
+    return float("inf") if due is None else due, doubt
 
 
 def drained(queue: OpenQueue) -> bool:

@@ -406,7 +406,7 @@ def polling(actor: Actor, **options: Any) -> tuple[Future[Any], int]:
     waiting = actor.start(call, "read_with_poll", "orders", max_poll_seconds=50, **options)
     waiters = (
         "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND state = 'idle' "
-        "AND datname = current_database() AND query LIKE '%pgqueue_deferred%ORDER BY vt%'"
+        "AND datname = current_database() AND query LIKE '%pgqueue_fall_asleep%'"
     )
     return waiting, until(lambda: run_sql(waiters))[0][0]
 

@@ -1,0 +1,198 @@
+"""When a send notifies: while a consumer sleeps, and what a consumer learns that falls asleep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import transaction
+
+from django_pgqueue.engine.read.reading import fall_asleep
+from django_pgqueue.management.jobs import url_of
+from django_pgqueue.models import BoundQueue, Message
+from tests.actors import begin, call, commit, execute
+from tests.conftest import rolled_back, run_sql
+from tests.waiting import until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Heard:
+    """Counts the notifications of a queue."""
+
+    def __init__(self, listener: psycopg.Connection[Any]) -> None:
+        self._listener = listener
+        listener.execute("LISTEN pgqueue")
+
+    def count(self) -> int:
+        # The answer comes after all notifications of earlier commits.
+        self._listener.execute("SELECT 1")
+        return sum(1 for _ in self._listener.notifies(timeout=0))
+
+
+@pytest.fixture
+def heard(committed_orders: BoundQueue) -> Iterator[Heard]:
+    with psycopg.connect(url_of("default"), autocommit=True) as listener:
+        yield Heard(listener)
+
+
+def sleep(*, notified: bool = False, doubt: int | None = None) -> tuple[float, int | None]:
+    return fall_asleep(Message.objects.resolve("orders").opened, notified=notified, doubt=doubt)
+
+
+def mark(value: str | None = None) -> int:
+    """The value of the sequence, after it was set to an SQL expression."""
+    wake = Message.objects.resolve("orders").tables["wake"]
+    if value is not None:
+        run_sql(f"SELECT setval('{wake}', {value})")
+    return run_sql(f"SELECT pg_sequence_last_value('{wake}')")[0][0]
+
+
+# No other notification may follow.
+SILENT = "8"
+# A send notifies just now, for a second; six may follow.
+TOLD = "(extract(epoch FROM clock_timestamp()) * 1000 + 900)::bigint * 8 + 6"
+
+
+def test_a_send_notifies_once_for_each_time_that_a_consumer_falls_asleep(committed_orders, heard):
+    mark(SILENT)
+    counts = []
+    for number in range(5):
+        committed_orders.send_batch(range(number + 1))
+        committed_orders.read(qty=9)
+        counts.append(heard.count())
+        sleep()
+
+        committed_orders.send(1)
+
+        counts.append(heard.count())
+        mark(SILENT)
+        committed_orders.send(1)
+        committed_orders.read(qty=9)
+
+    assert counts == [0, 1] * 5
+
+
+def test_a_queue_for_which_nobody_sleeps_falls_silent(committed_orders, heard):
+    sleep()
+
+    def is_silent() -> bool:
+        committed_orders.send(1)
+        return mark() % 8 == 0
+
+    until(is_silent)
+
+    assert heard.count() == 7
+    committed_orders.send(1)
+    assert heard.count() == 0
+
+
+def test_another_send_notifies_if_the_first_is_rolled_back(committed_orders, heard):
+    mark(SILENT)
+    sleep()
+    with rolled_back():
+        committed_orders.send(1)
+    nothing = heard.count()
+
+    def is_heard() -> bool:
+        committed_orders.send(1)
+        return heard.count() > 0
+
+    until(is_heard)
+    assert nothing == 0
+
+
+def test_the_sequence_changes_at_once_and_not_twice(committed_orders):
+    mark(SILENT)
+
+    sleep()
+
+    asleep = mark()
+    before = run_sql("SELECT pg_current_wal_insert_lsn()")
+    sleep()
+    assert (asleep, mark()) == (7, 7)
+    assert run_sql("SELECT pg_current_wal_insert_lsn()") == before
+
+
+@pytest.mark.parametrize("notified", [False, True])
+def test_a_notification_that_may_be_on_its_way_is_waited_for(committed_orders, notified):
+    told = mark(TOLD)
+
+    sleep(notified=notified)
+
+    assert mark() == (7 if notified else told)
+
+
+def test_a_consumer_that_falls_asleep_learns_of_senders_that_may_commit_untold(
+    committed_orders, actor
+):
+    mark(SILENT)
+    actor.do(begin)
+    actor.do(call, "send", "orders", 1)
+
+    before = sleep()
+    still = sleep(doubt=before[1])
+    actor.do(commit)
+    after = sleep(doubt=before[1])
+
+    assert before[0] == still[0] == float("inf")
+    assert before[1] == still[1] is not None
+    assert after == (0.0, None)
+
+
+def test_a_sender_that_begins_later_leaves_no_doubt(committed_orders, actor, heard):
+    mark(SILENT)
+    sleep()
+    actor.do(begin)
+    actor.do(call, "send", "orders", 1)
+
+    assert sleep() == (float("inf"), None)
+
+    actor.do(commit)
+    assert heard.count() == 1
+
+
+@pytest.mark.parametrize(("options", "due"), [({}, 0), ({"group": "g"}, 0), ({"delay": 60}, 60)])
+def test_a_consumer_that_falls_asleep_sees_what_came_since_its_read(committed_orders, options, due):
+    committed_orders.send(1, **options)
+
+    assert sleep()[0] == pytest.approx(due, abs=10)
+
+
+def test_the_look_for_messages_has_a_later_snapshot_than_its_statement(committed_orders, actors):
+    """So what commits before the sequence changes is seen."""
+    sender, consumer = actors(2)
+    number = Message.objects.resolve("orders").pk
+    sender.do(begin)
+    sender.do(call, "send", "orders", 1)
+    sender.do(execute, "SELECT pg_advisory_xact_lock(4711)")
+    falls_asleep = (
+        "WITH held AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared(4711)) "
+        "SELECT (SELECT due FROM pgqueue_fall_asleep(%s, false, NULL)) FROM held"
+    )
+
+    due = consumer.start(execute, falls_asleep, [number])
+    until(lambda: run_sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
+    sender.do(commit)
+
+    assert due.result(timeout=20) == [(0.0,)]
+
+
+def test_without_its_sequence_a_queue_notifies_each_time(committed_orders, heard):
+    run_sql(f"DROP SEQUENCE {Message.objects.resolve('orders').tables['wake']}")
+
+    fell = sleep()
+    committed_orders.send(1)
+    committed_orders.send(2)
+
+    assert fell == (float("inf"), None)
+    assert heard.count() == 2
+
+
+def test_falling_asleep_does_not_wait_for_the_disk(committed_orders):
+    with transaction.atomic():
+        opened = Message.objects.resolve("orders").opened
+        assert "false" in opened.text("read/fall_asleep")
+    assert "'synchronous_commit', 'off'" in opened.text("read/fall_asleep")
