@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import cycle
 from typing import Any
 
-from benchmarks import peers
+from benchmarks import database, peers
 from benchmarks.peers import bare
 from benchmarks.scenarios import Goal, Measure, beside_pgmq, scenario
+from django_pgqueue import bare as bare_queues
+from django_pgqueue.engine.read.reading import fall_asleep
 
 SENDERS = ("ours", "ours, bare cursor", "PGMQ")
 
@@ -74,7 +79,8 @@ def send_bulk(bench: Any) -> dict[str, Measure]:
 
 
 @scenario(
-    "16 producers send one message each time, with notifications and without",
+    "16 producers send one message each time, with notifications, for a reader that always falls "
+    "asleep again, and without",
     unit="commits/s",
     baseline="PGMQ, no NOTIFY",
     goals=(
@@ -86,11 +92,16 @@ def send_notify(bench: Any) -> dict[str, Measure]:
     def measure(peer: str, notify: bool) -> Measure:
         _, name = bench.queue(peer, notify=notify)
         body = bench.payload.bodies[0]
-        return lambda: bench.clients.run(
-            16, send_task, bench.seconds, peer=peer, queue=name, body=body
-        )
 
-    bench.sql("LISTEN pgqueue")
+        def run() -> float:
+            with sleeper(name) if peer != "PGMQ" and notify else nullcontext():
+                rate: float = bench.clients.run(
+                    16, send_task, bench.seconds, peer=peer, queue=name, body=body
+                )
+            return rate
+
+        return run
+
     return {
         f"{'PGMQ' if peer == 'PGMQ' else 'ours'}, {'NOTIFY' if notify else 'no NOTIFY'}": measure(
             peer, notify
@@ -98,6 +109,28 @@ def send_notify(bench: Any) -> dict[str, Measure]:
         for peer in bench.contestants("ours, bare cursor", "PGMQ")
         for notify in (True, False)
     }
+
+
+@contextmanager
+def sleeper(name: str) -> Iterator[None]:
+    """A listener that falls asleep after each notification, so that the next send notifies."""
+    stop = threading.Event()
+
+    def sleep() -> None:
+        with database.connect() as connection:
+            connection.execute("LISTEN pgqueue")
+            queue, notified = bare_queues.open_queue(connection, name), False
+            while not stop.is_set():
+                fall_asleep(queue, notified=notified, doubt=None)
+                notified = any(connection.notifies(timeout=0.02, stop_after=1))
+
+    thread = threading.Thread(target=sleep)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def send_task(peer: str, queue: str, body: Any, place: int) -> Any:
