@@ -11,7 +11,8 @@ from environ import Env
 
 from django_pgqueue.embedded.server import EmbeddedServer
 from django_pgqueue.engine.names import LIVE
-from tests.actors import Actor, begin, call, execute, manage, work_off
+from django_pgqueue.engine.read.reading import fall_asleep
+from tests.actors import Actor, begin, call, engine, execute, manage, work_off
 from tests.conftest import VERSIONS
 from tests.servers import new_database, one_server
 
@@ -205,14 +206,15 @@ def test_a_logged_queue_keeps_all_that_was_committed(actor, crash):
     assert actor.do(call, "send", "safe", 1) > max(sent)
 
 
-def test_a_queue_wakes_its_readers_again_after_a_crash(server, actor, actors, crash):
-    [sleeper] = actors(1)
+def test_a_queue_wakes_its_readers_again_after_a_crash(server, actor, crash):
     fill(actor, "safe")
     actor.do(call, "purge", "safe")
+    mark = "SELECT pg_sequence_last_value('pgqueue_wake_q1'::regclass)"
 
     crash()
 
-    options = {"max_poll_seconds": 60, "poll_interval_ms": 60_000}
-    woken = sleeper.start(call, "read_with_poll", "safe", **options)
-    pk = actor.do(call, "send", "safe", 1)
-    assert [message.id for message in woken.result(timeout=30)] == [pk]
+    actor.do(engine, fall_asleep, "safe", notified=False, doubt=None)
+    asleep = actor.do(execute, mark)
+    actor.do(call, "send", "safe", 1)
+    assert asleep == [(7,)]
+    assert actor.do(execute, mark) > asleep

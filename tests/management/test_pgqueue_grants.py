@@ -10,6 +10,7 @@ from django.db import connection
 
 from django_pgqueue import consumer, queue
 from django_pgqueue.acks import Reject
+from django_pgqueue.engine.read.reading import fall_asleep
 from django_pgqueue.models import (
     ArchivedMessage,
     LiveMessage,
@@ -340,6 +341,17 @@ def test_a_role_that_analyses_cannot_wake(role, queues):
     with acting(role):
         run_sql(f"SELECT last_value FROM {wake}")
         assert refused(lambda: run_sql(f"SELECT setval('{wake}', 1)"))
+
+
+def test_a_role_that_consumes_falls_asleep(role, queues):
+    call("pgqueue_grants", "--role", role, "--for", "consumer", "--queue", "orders", "--apply")
+    wake = f"pgqueue_wake_q{Queue.objects.get(name='orders').pk}"
+    run_sql(f"SELECT setval('{wake}', 8)")
+
+    with acting(role):
+        fall_asleep(Queue.objects.resolve("orders").opened, notified=False, doubt=None)
+
+    assert run_sql(f"SELECT last_value FROM {wake}") == [(7,)]
 
 
 # Row-level security

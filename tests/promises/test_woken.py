@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-import psycopg
 import pytest
 
 from django_pgqueue import bare
-from django_pgqueue.engine.read import polling
-from django_pgqueue.management.jobs import url_of
 from django_pgqueue.models import ArchivedMessage, Message, queue
 from django_pgqueue.worker import loop
 from tests.conftest import run_sql
@@ -68,36 +63,6 @@ def test_no_consumer_sleeps_while_a_message_is_due(full_speed, consume, monkeypa
 
     assert len(full_speed.notes("handled")) > 20
     full_speed.wait(is_empty)
-
-
-@promise("No consumer that listens sleeps while a message is due...")
-def test_no_poll_sleeps_while_a_message_is_due(full_speed, monkeypatch):
-    monkeypatch.setattr(polling, "THROTTLE", 3600.0)
-    Message.objects.create_queue("orders")
-
-    stop = threading.Event()
-
-    def poll() -> None:
-        with psycopg.connect(url_of("default"), autocommit=True) as session:
-            orders = bare.open_queue(session, "orders")
-            while not stop.is_set():
-                [message] = bare.read_with_poll(
-                    orders, max_poll_seconds=60, poll_interval_ms=3_600_000
-                )
-                bare.archive(orders, message)
-
-    full_speed.threads(send_and_wait, 1)
-    with ThreadPoolExecutor() as threads:
-        polls = [threads.submit(poll) for _ in range(2)]
-
-        full_speed.run()
-
-        stop.set()
-        for _ in polls:
-            queue("orders").send("the end")
-        for each in polls:
-            each.result(60)
-    assert len(full_speed.notes("handled")) > 20
 
 
 def listeners() -> int:

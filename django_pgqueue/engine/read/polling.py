@@ -103,7 +103,8 @@ def _poll(
     if taken or qty == 0 or time.monotonic() >= deadline:
         return taken
     with _listening(queue.runner):
-        wait, notified, doubt = 0.0, False, None
+        # A notification may have come before LISTEN.
+        wait, notified, doubt = 0.0, True, None
         while True:
             before, taken = taken, read()
             taken.add_ended(before)
