@@ -12,11 +12,31 @@ CHANNEL = "pgqueue"
 #: asleep since. If the notification is rolled back, no other takes its place: so readers also poll,
 #: first after this time.
 THROTTLE = 0.02
-#: Seconds until a reader that has just fallen asleep polls, if senders may commit without a
-#: notification.
-SOON = 0.002
 #: The shortest time, in seconds, until a message is due that is not due now.
 NOW = 0.001
+
+# The first wait of a reader, its growth, and the longest wait: while a send may commit without a
+# notification; while none may; and in a process that does not listen.
+_IN_DOUBT = 0.002, 2.0, 0.064
+_LISTENING = THROTTLE, 3.0, float("inf")
+_POLLING = 0.008, 1.5, float("inf")
+
+
+def longer(
+    wait: float, longest: float, *, listening: bool = True, doubt: int | None = None
+) -> float:
+    """Return the wait before the next read. The last one, after ``wait`` seconds, found too little.
+
+    Waits are short in a process that does not listen to notifications, and while there is a doubt
+    (:func:`~django_pgqueue.engine.read.reading.fall_asleep`).
+
+    >>> [longer(wait, 1.0) for wait in (0.0, 0.02, 0.5)]
+    [0.02, 0.06, 1.0]
+    >>> longer(0.0, 1.0, doubt=4711)
+    0.002
+    """
+    first, growth, most = (_IN_DOUBT if doubt else _LISTENING) if listening else _POLLING
+    return min(max(wait * growth, first), most, longest)
 
 
 def pause(wait: float, due: float, *, is_first: bool) -> float:

@@ -16,8 +16,9 @@ from django_pgqueue.worker.groups import Groups
 
 #: The buffer holds only the messages that handlers will start within this many seconds.
 HORIZON = 2.0
-#: The longest time for which a process leaves a message to others, in milliseconds.
-_MOST_VAIN = 32
+#: The shortest time for which a process leaves a message to others, in milliseconds, and how much
+#: longer it may be.
+_LEAST_VAIN, _MOST_VAIN = 4, 28
 #: The longest sleep of a worker that waits for a message, in seconds.
 _SLEEP = 1.0
 
@@ -55,16 +56,17 @@ class FetchPlan:
     def fetch_now(self, *, is_notice: bool = False) -> None:
         """Fetch at once: there may be new messages.
 
-        A notice is a notification, which every process gets. The more often it came in vain, the
-        longer this one leaves the messages to others: up to a random time of as many milliseconds,
-        at most 32.
+        A notice is a notification, which every process gets. One that came in vain more than once
+        leaves the messages to others at first: for 4 milliseconds, and up to as many more, at
+        random, as came in vain, at most 28.
         """
         # Set ``notified`` first: the fetch loop sets ``at`` too, and reads ``notified`` after that.
         self.notified = True
         self.wait = 0.0
         if is_notice and self.vain > 1:
             vain = min(self.vain, _MOST_VAIN)
-            self.at = min(self.at, time.monotonic() + random.uniform(0, vain) / 1000)
+            wait = _LEAST_VAIN + random.uniform(0, vain)
+            self.at = min(self.at, time.monotonic() + wait / 1000)
         else:
             self.asleep = False
             self.at = 0.0

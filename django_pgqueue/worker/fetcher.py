@@ -11,12 +11,12 @@ from django.db import Error, connections
 
 from django_pgqueue import signals
 from django_pgqueue.acks import AckPolicy
-from django_pgqueue.engine.wake import pause
+from django_pgqueue.engine.wake import longer, pause
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.models import Message
 from django_pgqueue.queues.bound import bound_to
 from django_pgqueue.worker.announcer import send
-from django_pgqueue.worker.loop import Failures, Loop, for_each, longer
+from django_pgqueue.worker.loop import Failures, Loop, for_each
 from django_pgqueue.worker.quarantine import is_suspect
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription

@@ -12,18 +12,12 @@ from typing import Any, TypeVar
 from django.db import Error, connections
 
 from django_pgqueue import signals
-from django_pgqueue.engine.wake import SOON, THROTTLE
 from django_pgqueue.worker.announcer import Announcer, send, use
 from django_pgqueue.worker.connections import limited, return_pooled, uses_pools
 
 T = TypeVar("T")
 
 _LONGEST_WAIT = 5.0
-# The first wait of a reader, and how it grows: while a message may come without a notification;
-# while none may; and in a process that does not listen.
-_IN_DOUBT = SOON, 2.0
-_LISTENING = THROTTLE, 3.0
-_POLLING = 0.008, 1.5
 
 
 class Failures:
@@ -129,23 +123,6 @@ def after_failures(number: int) -> float:
     """Seconds before the next try after ``number`` failures in a row."""
     # At random, so that several processes do not try at the same moments.
     return float(min(0.05 * 2 ** min(number, 10), _LONGEST_WAIT) * random.uniform(0.5, 1))
-
-
-def longer(
-    wait: float, longest: float, *, listening: bool = True, doubt: int | None = None
-) -> float:
-    """Return the wait before the next read. The last one, after ``wait`` seconds, found too little.
-
-    Waits are short in a process that does not listen to notifications, and while there is a doubt
-    (:func:`~django_pgqueue.engine.read.reading.fall_asleep`).
-
-    >>> [longer(wait, 1.0) for wait in (0.0, 0.02, 0.5)]
-    [0.02, 0.06, 1.0]
-    >>> longer(0.0, 1.0, doubt=4711)
-    0.002
-    """
-    first, growth = (_IN_DOUBT if doubt else _LISTENING) if listening else _POLLING
-    return min(max(wait * growth, first), longest)
 
 
 def for_each(items: Iterable[T], act: Callable[[T], object]) -> None:

@@ -15,7 +15,7 @@ from django.db import close_old_connections, connections
 
 from django_pgqueue.acks import AckPolicy, Outcome
 from django_pgqueue.engine.groups.heads import give_heads
-from django_pgqueue.engine.wake import pause
+from django_pgqueue.engine.wake import longer, pause
 from django_pgqueue.models import Message
 from django_pgqueue.queues.bound import bound_to
 from django_pgqueue.worker.announcer import Announcer, use
@@ -30,7 +30,7 @@ from django_pgqueue.worker.connections import (
 )
 from django_pgqueue.worker.endings import announce
 from django_pgqueue.worker.execution import Execution, committing
-from django_pgqueue.worker.loop import Loop, after_failures, longer
+from django_pgqueue.worker.loop import Loop, after_failures
 from django_pgqueue.worker.running import Running
 from django_pgqueue.worker.subscription import Subscription
 

@@ -210,6 +210,8 @@ def test_a_queue_wakes_its_readers_again_after_a_crash(server, actor, crash):
     fill(actor, "safe")
     actor.do(call, "purge", "safe")
     mark = "SELECT pg_sequence_last_value('pgqueue_wake_q1'::regclass)"
+    # The crash may lose this change: its commit did not wait for the disk.
+    actor.do(engine, fall_asleep, "safe", notified=True, doubt=None)
 
     crash()
 

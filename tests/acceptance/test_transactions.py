@@ -12,12 +12,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from django.db import connections, transaction
 from django.test import Client
 
 from django_pgqueue import queue
+from django_pgqueue.engine.read.reading import fall_asleep
 from django_pgqueue.errors import TransactionRefused
+from django_pgqueue.management.jobs import url_of
 from django_pgqueue.models import Message, Queue
 from tests.actors import (
     Actor,
@@ -331,6 +334,14 @@ def test_it_works_behind_pgbouncer_in_transaction_mode(committed, pgbouncer):
         )
         pk = Message.objects.send("orders", "after a while", delay=0.3)
         assert [m.id for m in waiting.result(timeout=60)] == [pk]
+
+        # A send behind the pooler notifies whoever sleeps elsewhere.
+        with psycopg.connect(url_of("default"), autocommit=True) as listener:
+            listener.execute("LISTEN pgqueue")
+            orders = Message.objects.resolve("orders").opened
+            fall_asleep(orders, notified=True, doubt=None)
+            actor.do(call, "send", "orders", "at once")
+            assert list(listener.notifies(timeout=20, stop_after=1))
 
 
 @pytest.mark.acceptance

@@ -11,7 +11,8 @@ import pytest
 from environ import Env
 
 from django_pgqueue.embedded.server import EmbeddedServer
-from tests.actors import Actor, call, manage, work_off
+from django_pgqueue.engine.read.reading import fall_asleep
+from tests.actors import Actor, call, engine, manage, work_off
 from tests.conftest import VERSIONS
 from tests.servers import copy, two_servers
 from tests.waiting import until
@@ -69,6 +70,9 @@ def test_queues_made_just_before_a_failover_work_after_it(pair):
         for n in range(3):
             pair.actor.do(call, "send", name, n, group="g")
 
+    # A consumer of one queue sleeps; of the others, a send has notified.
+    pair.actor.do(engine, fall_asleep, "plain", notified=True, doubt=None)
+
     pair.promote()
 
     with Actor({"default": Env.db_url_config(pair.standby.url())}) as actor:
@@ -84,6 +88,13 @@ def test_queues_made_just_before_a_failover_work_after_it(pair):
             assert "after" in bodies
             again = actor.do(call, "send", name, "free", unique="k", until="done")
             assert again.conflict is None
+        with psycopg.connect(pair.standby.url(), autocommit=True) as listener:
+            listener.execute("LISTEN pgqueue")
+            for name in QUEUES:
+                actor.do(engine, fall_asleep, name, notified=True, doubt=None)
+                actor.do(call, "send", name, "woken")
+                [notice] = listener.notifies(timeout=20, stop_after=1)
+                assert notice.payload == name
 
 
 def test_a_lease_that_the_standby_never_got_is_delivered_again(pair):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from django.db import transaction
 from django_pgqueue.engine.read.reading import fall_asleep
 from django_pgqueue.management.jobs import url_of
 from django_pgqueue.models import BoundQueue, Message
-from tests.actors import begin, call, commit, execute
+from tests.actors import begin, call, commit, execute, rollback
 from tests.conftest import rolled_back, run_sql
 from tests.waiting import until
 
@@ -142,11 +143,48 @@ def test_a_consumer_that_falls_asleep_learns_of_senders_that_may_commit_untold(
     assert after == (0.0, None)
 
 
+def test_a_consumer_learns_of_them_too_if_another_fell_asleep_before(committed_orders, actor):
+    """The other one may be gone, and with it what it learned."""
+    mark(SILENT)
+    actor.do(begin)
+    actor.do(call, "send", "orders", 1)
+    sleep()
+
+    _, doubt = sleep(notified=True)
+
+    assert mark() == 7
+    assert doubt is not None
+    actor.do(commit)
+    assert sleep(doubt=doubt) == (0.0, None)
+
+
+@pytest.mark.parametrize("days", [None, 1])
+def test_the_doubt_lasts_as_long_as_a_sender_and_no_other_transaction(committed, actors, days):
+    interval = None if days is None else dt.timedelta(days=days)
+    number = Message.objects.create_queue("orders", partition_interval=interval).pk
+    Message.objects.create_queue("mails")
+    sender, other = actors(2)
+    mark(SILENT)
+    for each in (sender, other):
+        each.do(begin)
+    sender.do(execute, "INSERT INTO pgqueue_message (queue_id, body) VALUES (%s, '1')", [number])
+    other.do(call, "send", "mails", 1)
+
+    _, first = sleep()
+    _, second = sleep(doubt=first)
+    sender.do(rollback)
+    _, third = sleep(doubt=second)
+
+    assert first == second is not None
+    assert third is None
+
+
 def test_a_sender_that_begins_later_leaves_no_doubt(committed_orders, actor, heard):
     mark(SILENT)
     sleep()
     actor.do(begin)
     actor.do(call, "send", "orders", 1)
+    mark(TOLD)  # however long that took
 
     assert sleep() == (float("inf"), None)
 
@@ -189,6 +227,66 @@ def test_without_its_sequence_a_queue_notifies_each_time(committed_orders, heard
 
     assert fell == (float("inf"), None)
     assert heard.count() == 2
+
+    number = Message.objects.resolve("orders").pk
+    assert run_sql("SELECT pgqueue_repair_wake(%s)", [number]) == [(True,)]
+    sleep()
+    committed_orders.send(3)
+    committed_orders.send(4)
+    assert heard.count() == 1
+
+
+@pytest.mark.parametrize(
+    "reset",
+    [
+        "ALTER SEQUENCE {wake} RESTART",
+        "TRUNCATE pgqueue_message, pgqueue_archive, pgqueue_ready RESTART IDENTITY",
+    ],
+)
+def test_a_sequence_that_begins_anew_wakes_who_sleeps(committed_orders, heard, reset):
+    mark(SILENT)
+    sleep()
+
+    run_sql(reset.format(wake=Message.objects.resolve("orders").tables["wake"]))
+    committed_orders.send(1)
+
+    assert heard.count() == 1
+
+
+@pytest.mark.parametrize("value", ["1", "8", "9223372036854775807", TOLD.replace("900", "90000")])
+def test_a_value_of_old_or_of_no_meaning_lasts_until_the_next_poll(committed_orders, heard, value):
+    """As after a restore, or after a crash that lost the last change."""
+    mark(value)
+
+    sleep()
+    committed_orders.send(1)
+
+    assert heard.count() == 1
+
+
+def test_a_consumer_that_rolls_back_is_notified(committed_orders, heard):
+    mark(SILENT)
+
+    with rolled_back():
+        sleep()
+    committed_orders.send(1)
+
+    assert heard.count() == 1
+
+
+def test_what_a_subscription_applies_notifies_nobody(committed_orders, heard):
+    """It fires no trigger, so it leaves the sequence to the next send."""
+    mark(SILENT)
+    sleep()
+
+    with transaction.atomic():
+        run_sql("SET LOCAL session_replication_role = replica")
+        committed_orders.send(1)
+
+    assert (heard.count(), mark()) == (0, 7)
+    number = Message.objects.resolve("orders").pk
+    assert run_sql("SELECT looked, placed FROM pgqueue_place_missing(%s, 0, 9)", [number])
+    assert heard.count() == 1
 
 
 def test_falling_asleep_does_not_wait_for_the_disk(committed_orders):

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 from django_pgqueue import bare
+from django_pgqueue.engine import wake
 from django_pgqueue.models import ArchivedMessage, Message, queue
-from django_pgqueue.worker import loop
 from tests.conftest import run_sql
 from tests.promises import players
 from tests.promises.consumers import handler_of
@@ -50,7 +50,7 @@ def test_no_message_is_lost_whether_or_not_notifications_arrive(full_speed, cons
 @pytest.mark.parametrize("kind", ["NACK_ON_ERROR", "locked"])
 def test_no_consumer_sleeps_while_a_message_is_due(full_speed, consume, monkeypatch, kind):
     """The polls that find messages whatever happens are an hour away."""
-    monkeypatch.setattr(loop, "_LISTENING", (3600.0, 1.0))
+    monkeypatch.setattr(wake, "_LISTENING", (3600.0, 1.0, 3600.0))
     Message.objects.create_queue("orders")
     options = {"max_fetch_interval": 3600, "max_workers": 2}
     handler = handler_of(kind, full_speed.journal, ways=["return"], work=0, **options)
@@ -78,7 +78,7 @@ def send_and_wait(worker: Worker) -> None:
     time.sleep(worker.draw.uniform(0, 0.006))
     with worker.connection.transaction():
         bare.send(worker.queue, 2)
-        time.sleep(worker.draw.choice([0, 0.002, 0.004]))
+        time.sleep(worker.draw.choice([0, 0.002, 0.004, 0.1]))
     deadline = time.monotonic() + 20
     while worker.connection.execute("SELECT FROM pgqueue_live LIMIT 1").rowcount:
         assert time.monotonic() < deadline, "a message waits"

@@ -24,10 +24,10 @@ VARIABLES
     owed,       \* whether the notification of a send was rolled back, since "asleep"
     \* Of each consumer
     state,      \* "reads", "flags", "looks", "sleeps", "dead"
-    woken,      \* whether a notification came since it last fell asleep
+    woken,      \* whether a notification came since it last fell asleep, or it never did
     notice,     \* whether a notification waits for it
-    doubt,      \* the senders that were at work when it changed the sequence: it polls soon, while
-                \* it has seen that one still is
+    doubt,      \* the senders that were at work when it fell asleep: it polls soon, while it has seen
+                \* that one still is
     rolled      \* how many transactions rolled back
 
 vars == <<at, notifies, throttled, unread, mark, stale, owed, state, woken, notice, doubt, rolled>>
@@ -44,7 +44,7 @@ Init ==
     /\ stale = TRUE
     /\ owed = FALSE
     /\ state = [c \in Consumers |-> "reads"]
-    /\ woken = [c \in Consumers |-> FALSE]
+    /\ woken = [c \in Consumers |-> TRUE]
     /\ notice = [c \in Consumers |-> FALSE]
     /\ doubt = [c \in Consumers |-> {}]
     /\ rolled = 0
@@ -111,7 +111,10 @@ Flag(c) ==
     /\ LET changes == mark # "asleep" /\ (woken[c] \/ stale) /\ Bug # "no consumer says that it sleeps"
        IN
        /\ doubt' = [doubt EXCEPT ![c] =
-                         IF changes /\ Bug # "senders at work are forgotten" THEN AtWork ELSE @]
+                         IF /\ \/ changes
+                               \/ woken[c] /\ Bug # "only the consumer that set it remembers them"
+                            /\ Bug # "senders at work are forgotten"
+                         THEN AtWork ELSE @]
        /\ mark' = IF changes THEN "asleep" ELSE mark
        /\ owed' = (owed /\ ~changes)
     /\ woken' = [woken EXCEPT ![c] = FALSE]

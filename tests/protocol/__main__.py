@@ -140,8 +140,8 @@ def bug_of_slots(bug: str, breaks: str, **constants: str) -> Model:
     return Model(bug, "Slots", {"Bug": f'"{bug}"', **constants}, breaks)
 
 
-def bug_of_wake(bug: str, breaks: str) -> Model:
-    return Model(bug, "Wake", {"Bug": f'"{bug}"'}, breaks)
+def bug_of_wake(bug: str, breaks: str, **constants: str) -> Model:
+    return Model(bug, "Wake", {"Bug": f'"{bug}"', **constants}, breaks)
 
 
 MODELS = (
@@ -173,7 +173,11 @@ LARGE = (
     Model("the limit is lowered beside a retry", "Slots", {"Changes": "1", "Expiries": "1"}),
     Model("two readers", "Slots", {"Readers": '{"r", "s"}', "Rollbacks": "0"}),
     Model("three senders", "Wake", {"Senders": "{1, 2, 3}"}),
-    Model("two consumers, one dies", "Wake", {"Consumers": '{"a", "b"}', "Rollbacks": "0"}),
+    Model(
+        "two consumers, one dies",
+        "Wake",
+        {"Consumers": '{"a", "b"}', "Rollbacks": "0", "Deaths": "1"},
+    ),
 )
 BUGS = (
     Model("no fence", "Leases", {"Fence": '"none"'}, "Fenced"),
@@ -205,6 +209,13 @@ BUGS = (
     bug_of_wake("no consumer says that it sleeps", "Heard"),
     bug_of_wake("it does not look", "Heard"),
     bug_of_wake("senders at work are forgotten", "Heard"),
+    bug_of_wake(
+        "only the consumer that set it remembers them",
+        "Heard",
+        Consumers='{"a", "b"}',
+        Rollbacks="0",
+        Deaths="1",
+    ),
     bug_of_wake("a send changes the sequence only", "Heard"),
     bug_of_wake("nothing follows the first notification", "Heard"),
     bug_of_wake("nobody polls", "Ends"),

@@ -14,7 +14,7 @@ from django_pgqueue.engine.read import grouped
 from django_pgqueue.engine.read.reading import fall_asleep, lease
 from django_pgqueue.engine.rows import Deliveries
 from django_pgqueue.engine.runner import Runner
-from django_pgqueue.engine.wake import CHANNEL, SOON, THROTTLE, pause
+from django_pgqueue.engine.wake import CHANNEL, longer, pause
 from django_pgqueue.errors import InvalidArgument
 
 __all__ = ["read_grouped_rr_with_poll", "read_grouped_with_poll", "read_with_poll"]
@@ -114,9 +114,8 @@ def _poll(
             if remaining <= 0:
                 break
             due, doubt = fall_asleep(queue, notified=notified, doubt=doubt)
-            is_first = wait == 0.0
-            wait = max(2 * wait, THROTTLE if doubt is None else SOON)
-            seconds = min(remaining, interval, pause(wait, due, is_first=is_first))
+            is_first, wait = wait == 0.0, longer(wait, interval, doubt=doubt)
+            seconds = min(remaining, pause(wait, due, is_first=is_first))
             if notified := _wait(queue, seconds):
                 wait = 0.0
     return taken

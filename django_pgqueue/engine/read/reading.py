@@ -390,8 +390,8 @@ def fall_asleep(queue: OpenQueue, *, notified: bool, doubt: int | None) -> tuple
     a doubt, if a message may still come without a notification. Poll soon then.
 
     Arguments:
-        notified: whether a notification has come since the last call.
-        doubt: what the last call returned; None after a read that found enough.
+        notified: whether a notification has come since the last call; True at the first.
+        doubt: what the last call returned.
     """
     [(due, doubt)] = queue.run("read/fall_asleep", {"notified": notified, "doubt": doubt})
     return float("inf") if due is None else due, doubt

@@ -27,6 +27,7 @@ OURS = (
     "pgqueue_recheck",
     "pgqueue_claim",
     "pgqueue_binding",
+    "pgqueue_fall_asleep",
     "pgqueue_message",
     "pgqueue_archive",
 )

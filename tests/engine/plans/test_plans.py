@@ -17,6 +17,7 @@ from django.db import connections
 
 from django_pgqueue.engine.leases.batches import in_batches
 from django_pgqueue.engine.open_queue import OpenQueue
+from django_pgqueue.engine.read.reading import fall_asleep
 from django_pgqueue.engine.settle import settling
 from django_pgqueue.engine.settle.outcomes import end_expired
 from django_pgqueue.engine.statements import Part
@@ -359,6 +360,10 @@ OPERATIONS: dict[str, tuple[Callable[[BoundQueue], Any], Callable[[BoundQueue, A
     "next_due": (
         lambda q: Message.objects.resolve(q.name, USING),
         lambda q, found: BoundQueue(found).next_due(),
+    ),
+    "fall_asleep": (
+        lambda q: fall_asleep(opened(q), notified=True, doubt=None),  # plans its statements
+        lambda q, _: fall_asleep(opened(q), notified=True, doubt=None),
     ),
     "delete_by_the_orm": (
         some_ids,
