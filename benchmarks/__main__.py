@@ -3,6 +3,8 @@
     python -m benchmarks list                            the scenarios, by topic
     python -m benchmarks run                             all of them: hours
     python -m benchmarks run peers read-1 --size quick   some of them, briefly
+    python -m benchmarks run load                        a fixed load on four systems, as it grows
+    python -m benchmarks page benchmarks/results/load.json    its results, in the docs
     python -m benchmarks turns ../before read-1          this tree and another one, in turn
 
 Without DATABASE_URL, the server is a temporary one.
@@ -18,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import run, turns
+from benchmarks.load import page
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,6 +63,9 @@ def parser() -> argparse.ArgumentParser:
         )
         module.add_arguments(added)
         added.set_defaults(command=module.command)
+    paging = commands.add_parser("page", help="write the results of `run load` into the docs")
+    page.add_arguments(paging)
+    paging.set_defaults(command=page.command)
     listing = commands.add_parser("list", help="list the scenarios")
     listing.set_defaults(command=run.print_scenarios)
     return whole

@@ -22,7 +22,7 @@ SETTINGS = {
     "shared_buffers": "1GB",
     "max_wal_size": "16GB",
     "checkpoint_timeout": "1h",
-    "max_connections": "200",
+    "max_connections": "400",
     # Locks for the partitions of 1,000 queues, which are dropped in one transaction.
     "max_locks_per_transaction": "512",
 }

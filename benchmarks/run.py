@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import database, payloads, peers, report
+from benchmarks.load import command as load
+from benchmarks.load import plan
 from benchmarks.machine import Watch
 
 RESULTS = Path(__file__).parent / "results"
@@ -21,7 +23,10 @@ UNFINISHED = RESULTS / "unfinished.md"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("scenarios", nargs="*", help="topics or names of scenarios (default: all)")
+    parser.add_argument(
+        "scenarios", nargs="*", help="topics or names of scenarios (default: all but load)"
+    )
+    plan.add_arguments(parser)
 
 
 def print_scenarios(_options: argparse.Namespace) -> int:
@@ -30,6 +35,7 @@ def print_scenarios(_options: argparse.Namespace) -> int:
     os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.settings"
     for scenario in scenarios([]):
         print(f"{scenario.topic:10} {scenario.name:22} {scenario.title}")
+    print(f"{'load':10} {'load':22} {load.TITLE}")
     return 0
 
 
@@ -49,6 +55,10 @@ def scenarios(wanted: list[str]) -> list[Any]:
 
 
 def command(options: argparse.Namespace) -> int:
+    if "load" in options.scenarios:
+        if options.scenarios != ["load"]:
+            sys.exit("Run load alone: its results have a file of their own.")
+        return load.command(options)
     options.rounds = options.rounds or (2 if options.size == "quick" else 3)
     sent = [payloads.small()]
     if options.payloads:
