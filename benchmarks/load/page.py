@@ -26,6 +26,16 @@ KEPT = 95
 FULL, LATE_MS = 0.95, 5.0
 HALVES = ("plain", "snapshot")
 
+#: The versions in the docs, by their names in the results.
+SHOWN = {
+    "PostgreSQL": "PostgreSQL",
+    "PGMQ's SQL": "PGMQ",
+    "pgqueuer": "PgQueuer",
+    "graphile-worker": "graphile-worker",
+    "python": "Python",
+    "node": "Node.js",
+}
+
 MEANING = """\
 - **A turn**: a connection sends a message, reads one and settles it, each in a commit of its own.
   Times are random, and the same for all systems. A turn's delay is the time from its scheduled
@@ -101,13 +111,19 @@ def warnings(results: dict[str, Any]) -> list[str]:
 def conditions(results: dict[str, Any]) -> str:
     """What was run, in one sentence each."""
     about, options = results["about"], results["options"]
+    others = options["listeners"]
     loads = [cell["loadavg"] for cell in results["cells"] if "loadavg" in cell]
     load = f"load average before a cell {min(loads)} to {max(loads)}" if loads else "no cell ran"
     pinned = "server on one core, clients on the other" if about["pinned"] else "cores shared"
+    versions = {"PostgreSQL": about["server"]["server_version"], **about["versions"]}
+    shown = ", ".join(
+        f"{label} {versions[name]}" for name, label in SHOWN.items() if name in versions
+    )
     return (
         f"{about['date']}: {options['rate']:g} turns a second, {options['seconds']:g} s a cell, "
-        f"{pinned}, {options['listeners']} further connection(s) that listen."
+        f"{pinned}, {others} further connection{'s' * (others != 1)} listening."
         f"\n{', '.join(f'{name} {value}' for name, value in about['machine'].items())}; {load}."
+        f"\n{shown}."
     )
 
 
@@ -158,11 +174,11 @@ def picture(results: dict[str, Any]) -> str:
     connections = sorted({cell["connections"] for cell in chosen})
     systems = list(dict.fromkeys(cell["system"] for cell in chosen))
     by_place = {(c["system"], c["connections"]): c for c in chosen if not reason(c)}
-    titles = {"ms, p50": "p50, ms", "ms, p99": "p99, ms", "server µs": "server, µs a message"}
+    titles = {"ms, p50": "p50, ms", "ms, p99": "p99, ms", "server µs": "server, µs/message"}
     panels = []
     for half in HALVES:
         for unit, title in titles.items():
-            panel = Panel(title + (", snapshot held" if half == "snapshot" else ""),
+            panel = Panel(title + (", old snapshot" if half == "snapshot" else ""),
                           [str(n) for n in connections])  # fmt: skip
             for system in systems:
                 found = [by_place.get((system, n), {}).get(half, {}) for n in connections]

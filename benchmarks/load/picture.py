@@ -10,7 +10,7 @@ from html import escape
 __all__ = ["Panel", "svg"]
 
 WIDTH, HEIGHT = 250, 190
-LEFT, RIGHT, TOP, BOTTOM = 44, 12, 30, 34
+LEFT, RIGHT, TOP, BOTTOM = 54, 12, 30, 34
 LEGEND = 28
 #: A line's dashes, so that colours are not all that tells lines apart.
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
@@ -63,7 +63,7 @@ def svg(panels: Sequence[Panel], labels: Sequence[str], x_axis: str, columns: in
 
 def _panel(panel: Panel, labels: Sequence[str], x_axis: str) -> list[str]:
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
-    drawn = [f'<text class="title" x="{LEFT}" y="18">{escape(panel.title)}</text>']
+    drawn = [f'<text class="title" x="12" y="18">{escape(panel.title)}</text>']
     steps = _steps(panel.values())
     low, high = math.log(steps[0]), math.log(steps[-1])
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 __all__ = ["BODIES", "SYSTEMS", "Cell", "add_arguments", "cells", "moments"]
 
@@ -52,19 +54,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _list(of: object) -> object:
+def _list(of: Callable[[str], Any]) -> Callable[[str], Any]:
     def parse(text: str) -> tuple[object, ...]:
-        return tuple(dict.fromkeys(of(each.strip()) for each in text.split(",")))  # type: ignore[operator]
+        return tuple(dict.fromkeys(of(each.strip()) for each in text.split(",")))
 
+    parse.__name__ = "list"  # named by argparse's error
     return parse
 
 
-def _positive(of: type[int] | type[float]) -> object:
+def _positive(of: type[int] | type[float]) -> Callable[[str], float]:
     def parse(text: str) -> float:
         if (value := of(text.replace("_", ""))) <= 0:
             raise argparse.ArgumentTypeError(f"{text} must be more than 0")
         return value
 
+    parse.__name__ = of.__name__
     return parse
 
 
@@ -74,7 +78,7 @@ def _natural(text: str) -> int:
     return value
 
 
-def _one_of(known: tuple[str, ...]) -> object:
+def _one_of(known: tuple[str, ...]) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in known:
             raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(known)}")

@@ -30,7 +30,8 @@ def cell(system: str, connections: int, **changes: Any) -> dict[str, Any]:
 def results(*cells: dict[str, Any], planned: int | None = None) -> dict[str, Any]:
     about = {
         "date": "2026-01-01", "machine": {"cores": 2}, "pinned": True, "disturbed": [],
-        "versions": {"pgmq": "1"}, "server": {"fsync": "on"}, "payloads": {"200 B": "200 bytes"},
+        "versions": {"pgqueuer": "1.6"}, "server": {"server_version": "18.4"},
+        "payloads": {"200 B": "200 bytes"},
     }  # fmt: skip
     options = {"seconds": 20, "rate": 200, "listeners": 1}
     return {
@@ -189,6 +190,7 @@ def test_the_page_is_written_from_the_results_and_twice_is_the_same(tmp_path, mo
     assert first.endswith(f"{page.END}\nafter\n")
     assert "earlier figures" not in first
     assert "| 4 | ours | 700 |" in first
+    assert "PostgreSQL 18.4, PgQueuer 1.6." in first
     assert (tmp_path / "load.md").exists()
 
 
