@@ -86,6 +86,7 @@ class Observer:
     def sampling(self) -> Any:
         thread = threading.Thread(target=self._run, daemon=True)
         self._stop.clear()
+        self.spent = {}  # the number of an ended process may be another one's by now
         thread.start()
         try:
             yield

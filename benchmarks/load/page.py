@@ -136,7 +136,8 @@ def tables(results: dict[str, Any], *, is_full_page: bool) -> list[str]:
         found.append(f"**{body}, {f'{backlog:,} messages in front' if backlog else 'no backlog'}**")
         head = ["conn.", "system", "server µs", "log", "flushes", "p50", "p99", "stall", "kept"]
         head += ["snapshot: server µs", "p50", "p99", "stall", "kept"]
-        head += ["waits", "load before"] if is_full_page else ["waits"]
+        more = ["cores used: server, clients", "load before"]
+        head += ["waits", *more] if is_full_page else ["waits"]
         rows = []
         for cell in ordered:
             start = [str(cell["connections"]), cell["system"]]
@@ -148,7 +149,10 @@ def tables(results: dict[str, Any], *, is_full_page: bool) -> list[str]:
             row = [*start, *(_figure(plain, unit) for unit in [*costs, *late]), _kept(plain)]
             row += [_figure(held, unit) for unit in ["server µs", *late]] + [_kept(held)]
             row.append(_waits(plain["waits"], 5 if is_full_page else 2))
-            rows.append([*row, str(cell["loadavg"])] if is_full_page else row)
+            if is_full_page:
+                used = [f"{plain[f'{side} busy']:.0%}" for side in ("server", "client")]
+                row += [", ".join(used), str(cell["loadavg"])]
+            rows.append(row)
         found.append(table(head, rows, text=2))
     return found
 
