@@ -33,9 +33,9 @@ _TYPES = {
         "integer": "groups max_deliveries process_id ran",
         "integer[]": "read_cts",
         "interval": "after vt",
-        "jsonb": "bodies body conditional headers",
+        "jsonb": "bodies body conditional headers results",
         "text": "reason source state",
-        "text[]": "errors passed results",
+        "text[]": "errors passed",
         "timestamptz": "at",
     }.items()
     for name in names.split()

@@ -30,8 +30,9 @@ emptied AS (
     RETURNING head
 )
 INSERT INTO {archive} (id, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
-                       attempts, state)
-SELECT m.id, m.enqueued_at, h.read_at, h.read_at, {queue_id}, 1, %(ran)s, 'COMPLETED'
+                       attempts, state, result)
+SELECT m.id, m.enqueued_at, h.read_at, h.read_at, {queue_id}, 1, %(ran)s, 'COMPLETED',
+       %(results)s::jsonb -> m.id::text
 FROM held h CROSS JOIN LATERAL unnest(h.ids, h.enqueued_ats) AS m (id, enqueued_at)
 WHERE h.head = ANY(ARRAY(SELECT head FROM kept UNION ALL SELECT head FROM emptied))
   AND m.id = ANY(h.done)

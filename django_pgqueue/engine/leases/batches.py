@@ -34,8 +34,13 @@ def in_batches(rows: Sequence[tuple[Any, ...]]) -> list[Delivery]:
     return [Delivery._make((*row, batches[row[_PRIORITY]], None)) for row in rows]
 
 
-def archive_batches(queue: OpenQueue, receipts: Iterable[Receipt], ran: int) -> set[int]:
-    """Archive messages if at least a quarter of their batch is given. Returns the archived ids."""
+def archive_batches(
+    queue: OpenQueue, receipts: Iterable[Receipt], *, ran: int, results: str | None
+) -> set[int]:
+    """Archive messages if at least a quarter of their batch is given. Returns the archived ids.
+
+    ``results`` is a JSON object of results by id.
+    """
     together: dict[tuple[Batch, int], list[int]] = {}
     for receipt in receipts:
         if receipt.batch is not None:
@@ -56,6 +61,7 @@ def archive_batches(queue: OpenQueue, receipts: Iterable[Receipt], ran: int) -> 
                 "read_ats": arguments.array(read_ats),
                 "members": arguments.array(f'"{arguments.array(sorted(each))}"' for each in ids),
                 "ran": ran,
+                "results": results,
             }
             done |= {pk for (pk,) in queue.run(statement, params)}
     return done

@@ -7,6 +7,6 @@ WITH gone AS (
 INSERT INTO {archive} (id, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
                        attempts, state, result)
 SELECT id, enqueued_at, first_read_at, last_read_at, {queue_id}, read_ct, attempts + %(ran)s,
-       'COMPLETED', (%(results)s::text[])[array_position(%(ids)s::bigint[], id)]::jsonb
+       'COMPLETED', %(results)s::jsonb -> id::text
 FROM gone
 RETURNING id

@@ -33,6 +33,9 @@ __all__ = [
 #: After a read that found only expired messages, this many due, this many ready and this many
 #: waiting messages are searched for further expired ones.
 EXPIRED_BATCH = 1000
+#: The most characters of results in one statement. A jsonb object holds at most 256 MB, and numbers
+#: take up to six times as much there as in text.
+_MOST_RESULTS = 16 * 2**20
 
 
 def complete(
@@ -55,7 +58,11 @@ def complete(
     Raises InvalidArgument, InvalidMessage for a result that is not JSON, QueueNotFound.
     """
     found = arguments.by_receipt(results, "results", "values")
-    texts = {r: str(arguments.json_text(value, "result")) for r, value in found.items()}
+    texts = {
+        r: text
+        for r, value in found.items()
+        if (text := arguments.json_text(value, "result")) is not None
+    }
     return _complete(queue, arguments.receipts(receipts), texts, ran)
 
 
@@ -257,9 +264,17 @@ def _complete(
     """Complete messages. ``results`` are JSON texts, by receipt."""
     if not receipts:
         return Settled()
-    if not results:
-        return by_receipts(queue, "archive", receipts, {"ran": int(bool(ran)), "results": None})
-    return by_receipts(queue, "archive", receipts, {"ran": int(bool(ran))}, {"results": results})
+    if len(results) > 1 and sum(map(len, results.values())) > _MOST_RESULTS:
+        middle = len(receipts) // 2
+        parts = receipts[:middle], receipts[middle:]
+        first, second = (
+            _complete(queue, part, {r: results[r] for r in part if r in results}, ran)
+            for part in parts
+        )
+        return Settled([*first, *second], lost=[*first.lost, *second.lost])
+    pairs = ",".join(f'"{receipt.id}":{text}' for receipt, text in results.items())
+    params = {"ran": int(bool(ran)), "results": f"{{{pairs}}}" if pairs else None}
+    return by_receipts(queue, "archive", receipts, params)
 
 
 def _noting(

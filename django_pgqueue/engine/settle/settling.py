@@ -198,8 +198,8 @@ def by_receipts(
         text = queue.text(f"settle/{operation}", **names)
         done.update(pk for (pk,) in queue.runner.run(text, values))
 
-    if operation == "archive" and not each:
-        done |= archive_batches(queue, good, params["ran"])
+    if operation == "archive":
+        done |= archive_batches(queue, good, ran=params["ran"], results=params["results"])
     if left := [receipt for receipt in good if receipt.id not in done]:
         run(left)
     # A message that was read once may be in a batch lease that still exists or was just unfolded.

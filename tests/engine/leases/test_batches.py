@@ -108,6 +108,23 @@ def test_the_rest_of_a_batch_stays_leased_when_most_of_it_is_done(backlog, batch
     assert ArchivedMessage.objects.filter(id__in=ids(batch)).count() == QTY
 
 
+def test_results_of_a_batch_are_archived_by_its_lease(backlog, batch):
+    most, rest, whole = batch[3:], batch[:3], backlog.read(qty=QTY)
+
+    for some in (most, whole):
+        # The first message has no result.
+        results = {m.receipt: {"body": m.body} for m in some[1:]}
+        with CaptureQueriesContext(connection) as queries:
+            assert backlog.complete([m.receipt for m in some], results=results) == ids(some)
+        assert len(queries) == 1
+
+    assert leases() == [ids(rest)]
+    done = [*most, *whole]
+    found = ArchivedMessage.objects.in_bulk(ids(done))
+    expected = {m.id: None if m in (most[0], whole[0]) else {"body": m.body} for m in done}
+    assert {pk: each.result for pk, each in found.items()} == expected
+
+
 def test_one_message_of_a_batch_is_one_by_itself(backlog, batch):
     assert backlog.archive(batch[5]) == [batch[5].id]
 

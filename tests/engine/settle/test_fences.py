@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from django_pgqueue.engine.read import positions
+from django_pgqueue.engine.settle import outcomes
 from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message, Queue
-from django_pgqueue.types import State
+from django_pgqueue.types import Receipt, State
 from tests.conftest import run_sql
 from tests.leasing import run_out
 from tests.messages import SETTLE, bodies, everything, ids
@@ -300,3 +303,28 @@ def test_results_are_archived_each_with_its_message(orders):
 
     found = ArchivedMessage.objects.order_by("id").values_list("result", flat=True)
     assert list(found) == ["zero", None, {"n": 2}, None]
+
+
+def test_results_too_large_for_one_statement_are_archived_in_parts(orders, monkeypatch):
+    monkeypatch.setattr(outcomes, "_MOST_RESULTS", 10)
+    orders.send_batch(range(3))
+    messages = orders.read(qty=3)
+    receipts = [m.receipt for m in messages]
+    lost = Receipt(messages[2].id + 1, 2, 1)
+    results = dict.fromkeys(receipts, "12345678")
+
+    with CaptureQueriesContext(connection) as queries:
+        settled = orders.complete([*receipts, lost], results=results)
+
+    assert sum("'COMPLETED'" in each["sql"] for each in queries) == 3
+    assert (settled, settled.lost) == (ids(messages), [lost])
+    assert [orders.result(m.id) for m in messages] == ["12345678"] * 3
+
+
+def test_the_result_none_is_none(orders):
+    orders.send(1)
+    [message] = orders.read()
+
+    orders.complete([message.receipt], results={message.receipt: None})
+
+    assert orders.result(message.id) is None
