@@ -30,6 +30,7 @@ class Context:
 
     _subscription: Subscription
     _running: Running
+    _messages: list[Message]
 
     @property
     def queue(self) -> str:
@@ -39,17 +40,17 @@ class Context:
     @property
     def messages(self) -> list[Message]:
         """The message of this run, or the whole batch."""
-        return self._running.messages
+        return self._messages
 
     @property
     def attempt(self) -> int:
         """The number of this attempt, counted from 1; in a batch, that of the first message."""
-        return self._running.messages[0].attempts + 1
+        return self._messages[0].attempts + 1
 
     @property
     def deliveries(self) -> int:
         """The number of deliveries, including this one; in a batch, that of the first message."""
-        return self._running.messages[0].read_ct
+        return self._messages[0].read_ct
 
     @property
     def process_id(self) -> int | None:
@@ -68,7 +69,7 @@ class Context:
     @property
     def deadline(self) -> float | None:
         """The end of the handler's timeout by ``time.monotonic()``; None without one."""
-        timeout = self._subscription.handler.timeout_of(self._running.messages[0])
+        timeout = self._subscription.handler.timeout_of(self._messages[0])
         return None if timeout is None else self._running.started + timeout
 
     @property
@@ -81,5 +82,5 @@ class Context:
         """A logger whose records carry the queue and the message's id."""
         return logging.LoggerAdapter(
             logging.getLogger(self._subscription.handler.function.__module__),
-            {"queue": self.queue, "message_id": self._running.messages[0].id},
+            {"queue": self.queue, "message_id": self._messages[0].id},
         )

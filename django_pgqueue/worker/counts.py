@@ -9,8 +9,8 @@ from typing import Any
 
 from django_pgqueue.conf import settings
 from django_pgqueue.history.histograms import bucket
+from django_pgqueue.models import Message
 from django_pgqueue.types import counted_in
-from django_pgqueue.worker.running import Running
 
 #: Messages by their terminal state, as the history counts them.
 _ENDED = tuple(state.counter for state in counted_in("history"))
@@ -32,8 +32,8 @@ class Counts:
         self._lock = threading.Lock()
         #: Whether the process writes its queues' history, and so counts wait and run times.
         self.keeps_history = settings.HISTORY_SECONDS is not None
-        #: Ended runs that are not counted yet, each with its run time in seconds.
-        self.ended: deque[tuple[Running, float]] = deque()
+        #: The messages of ended runs that are not counted yet, with the run time in seconds.
+        self.ended: deque[tuple[list[Message], float]] = deque()
         #: Numbers of messages by time bucket: keys are ("waits", bucket) and ("runs", bucket).
         self._times: Counter[tuple[str, int]] = Counter()
         #: The seconds that handlers ran.
@@ -49,10 +49,10 @@ class Counts:
             for name, number in more.items():
                 setattr(self, name, getattr(self, name) + number)
             while True:
-                running, seconds = self.ended.popleft()
+                messages, seconds = self.ended.popleft()
                 self._busy += seconds
-                self._times["runs", bucket(seconds)] += len(running.messages)
-                for message in running.messages:
+                self._times["runs", bucket(seconds)] += len(messages)
+                for message in messages:
                     if (waited := message.waited) is not None:
                         self._times["waits", bucket(waited)] += 1
 

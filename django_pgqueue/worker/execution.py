@@ -86,6 +86,7 @@ class Execution:
             result = Result(returned, error)
         if running.conclude(result):
             self._conclude(running, result)
+            running.forget()
         return running
 
     def run_locked(
@@ -201,6 +202,7 @@ class Execution:
         result = Result(returned, error)
         if running.conclude(result):
             self._conclude(running, result)
+            running.forget()
         return running
 
     def _sort_out(self, messages: list[Message]) -> list[Message]:
@@ -256,7 +258,7 @@ class Execution:
         self._handler.set_tasks(messages)
         running = Running(messages, thread)
         given = messages if self._handler.batch else messages[0]
-        running.arguments = given, Context(self._subscription, running)
+        running.arguments = given, Context(self._subscription, running, messages)
         self._subscription.counts.started += len(messages)
         self._subscription.running[id(running)] = running
         if thread is not None and self._handler.has_timeouts:

@@ -105,7 +105,8 @@ class LeaseKeeper(Loop):
         running = {message.id for run in runs for message in run.unsettled}
         announce_gone(subscription, [(m, why[m.receipt]) for m in gone if m.id in running])
         for run in runs:
-            if not run.cancelled and all(message.cancelled for message in run.messages):
+            messages = run.messages  # none once the run has ended
+            if messages and not run.cancelled and all(each.cancelled for each in messages):
                 run.cancelled = True
                 if run.cancel is not None:
                     run.cancel()
@@ -113,7 +114,9 @@ class LeaseKeeper(Loop):
     def _end_overdue(self, subscription: Subscription) -> None:
         now = time.monotonic()
         for running in list(subscription.running.values()):
-            timeout = subscription.handler.timeout_of(running.messages[0])
+            messages = running.messages
+            # Without messages the run has just ended.
+            timeout = subscription.handler.timeout_of(messages[0]) if messages else None
             overdue = 0 if timeout is None else now - running.started - timeout
             if overdue <= 0:
                 continue

@@ -114,6 +114,14 @@ class Running:
             self.result, self.stage = result, Stage.CONCLUDED
             return True
 
+    def forget(self) -> None:
+        """Drop the messages once their outcomes were passed on.
+
+        Messages refer to their run, and only the garbage collector frees a cycle. It took a fifth
+        of the time of a consumer of tasks.
+        """
+        self.messages, self.arguments = [], ()
+
     def abandon(self) -> bool:
         """Give up the run. Returns False if it was concluded before."""
         with self._ending:

@@ -191,7 +191,7 @@ class Subscription:
         seconds = time.monotonic() - running.started
         self.buffer.adapt(seconds / len(running.messages))
         if self.counts.keeps_history:
-            self.counts.ended.append((running, seconds))
+            self.counts.ended.append((running.messages, seconds))
         return seconds
 
     def release(self, messages: Sequence[Message]) -> None:

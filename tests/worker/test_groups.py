@@ -184,12 +184,12 @@ def test_a_suspect_waits_until_it_is_the_head_of_its_group(committed_orders, con
 
     run = consume(held.work)
     held.until_begun()
-    [running] = run.subscription.running.values()
+    [started] = [running.messages for running in run.subscription.running.values()]
     followers = len(run.subscription.buffer.groups)
     held.let_go()
     until(lambda: len(outcomes()) == 3)
 
-    assert [message.id for message in running.messages] == ids[:1]
+    assert [message.id for message in started] == ids[:1]
     assert followers == 0
     assert deliveries() == [1, 3, 1]
 

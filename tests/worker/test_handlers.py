@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -629,3 +631,34 @@ def test_a_listener_that_raises_stops_no_handler(committed_orders, drain, events
         drain(lambda message: None)
 
     assert (outcomes(), live()) == ({pk: "COMPLETED"}, [])
+
+
+# What remains of a run
+
+
+def test_a_message_is_freed_without_the_garbage_collector(committed_orders, consume):
+    seen: list[weakref.ref[Message]] = []
+    committed_orders.send_batch(range(3))
+    gc.collect()
+    gc.disable()
+    try:
+        run = consume(lambda message: seen.append(weakref.ref(message)), max_workers=1)
+        until(lambda: run.subscription.counts.completed == 3)
+
+        # The worker and the announcer hold the last one until they get another.
+        committed_orders.send(3)
+        until(lambda: len(seen) == 4)
+        until(lambda: not any(ref() for ref in seen[:3]))
+    finally:
+        gc.enable()
+
+
+def test_a_context_that_is_kept_knows_its_messages(committed_orders, drain):
+    kept: list[Any] = []
+    pk = committed_orders.send(1)
+
+    drain(lambda body, context: kept.append(context))
+
+    [context] = kept
+    assert [message.id for message in context.messages] == [pk]
+    assert (context.attempt, context.deliveries) == (1, 1)
