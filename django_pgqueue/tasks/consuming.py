@@ -7,9 +7,10 @@ import re
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.db import DatabaseError, transaction
 from django.utils import timezone
 from django.utils.module_loading import autodiscover_modules
@@ -53,6 +54,9 @@ _REFUSED_OPTION = re.compile(
     r"(\btask|Task\.__init__)\(\) got an unexpected keyword argument "
     r"'(retry|timeout|expires|group|unique|until|on_conflict|max_wait)'"
 )
+
+#: Whether a function is async. Task.call looks at each run, which takes longer than an empty task.
+_is_async = lru_cache(maxsize=1000)(iscoroutinefunction)
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ def register() -> None:
         options["backend"] = backend.alias
         for name in backend.consumed:
             runner = _async_runner if name in asynchronous else _runner
-            handlers.register(TaskHandler(name, runner(backend.alias), **options))
+            handlers.register(TaskHandler(name, runner(backend), **options))
 
 
 def _discover() -> None:
@@ -160,18 +164,20 @@ def _backends() -> list[PgQueueBackend]:
     return [backend for backend in task_backends.all() if isinstance(backend, PgQueueBackend)]
 
 
-def _runner(alias: str) -> Callable[[Message, Any], Any]:
+def _runner(backend: PgQueueBackend) -> Callable[[Message, Any], Any]:
     def run(message: Message, context: Any) -> Any:
-        task, result, args = _start(message, alias, _worker_id(context))
-        return _returned(result, task.call(*args, **result.kwargs))
+        task, result, args = _start(message, backend, _worker_id(context))
+        is_plain = type(task).call is Task.call and not _is_async(task.func)
+        call = task.func if is_plain else task.call
+        return _returned(result, call(*args, **result.kwargs))
 
     return run
 
 
-def _async_runner(alias: str) -> Callable[[Message, Any], Any]:
+def _async_runner(backend: PgQueueBackend) -> Callable[[Message, Any], Any]:
     async def run(message: Message, context: Any) -> Any:
         start = sync_to_async(_start)
-        task, result, args = await start(message, alias, _worker_id(context))
+        task, result, args = await start(message, backend, _worker_id(context))
         return _returned(result, await task.acall(*args, **result.kwargs))
 
     return run
@@ -184,7 +190,7 @@ def _worker_id(context: Any) -> str:
 
 
 def _start(
-    message: Message, alias: str, worker_id: str
+    message: Message, backend: PgQueueBackend, worker_id: str
 ) -> tuple[Task[..., Any], TaskResult[..., Any], list[Any]]:
     """Send ``task_started``. Returns the task, its result so far, and positional arguments."""
     if not is_task(message.body):
@@ -192,7 +198,7 @@ def _start(
             f"message {message.pk} is not a task: its body must have task, args and kwargs. Queue "
             f"{message.queue_name!r} is for tasks only: send other messages to another queue"
         )
-    task = task_of(message.body, message.queue_name, message.priority, alias)
+    task = task_of(message.body, message.queue_name, message.priority, backend.alias)
     attempts: Sequence[Attempt] = ()
     if message.attempts:
         attempts = Attempt.objects.of(message.pk, using=message.queue.alias)
@@ -210,7 +216,8 @@ def _start(
         worker_ids=worker_ids(attempts, message.attempts, worker_id),
     )
     vars(message)["task_result"] = result
-    task_started.send(type(task_backends[alias]), task_result=result)
+    # Not type(task_backends[alias]): in the run's own context Django would make a new backend.
+    task_started.send(type(backend), task_result=result)
     context = [TaskContext(task_result=result)] if task.takes_context else []
     return task, result, [*context, *result.args]
 

@@ -79,22 +79,32 @@ def new_result(
     args: list[Any],
     kwargs: dict[str, Any],
     *,
+    status: TaskResultStatus = TaskResultStatus.READY,
+    enqueued_at: dt.datetime | None = None,
+    started_at: dt.datetime | None = None,
+    last_attempted_at: dt.datetime | None = None,
+    finished_at: dt.datetime | None = None,
+    errors: Sequence[TaskError] = (),
+    worker_ids: Sequence[str] = (),
     return_value: Any = None,
-    **values: Any,
 ) -> TaskResult[..., Any]:
-    """Return a TaskResult with these values, and defaults for all others."""
-    empty: dict[str, Any] = {
-        "status": TaskResultStatus.READY,
-        "enqueued_at": None,
-        "started_at": None,
-        "last_attempted_at": None,
-        "finished_at": None,
-        "errors": [],
-        "worker_ids": [],
-    }
-    known = {**empty, **values, "backend": task.backend}
-    result = TaskResult(task=task, id=result_id, args=args, kwargs=kwargs, **known)
-    set_return_value(result, return_value)
+    """Return a TaskResult with these values."""
+    result: TaskResult[..., Any] = TaskResult(
+        task=task,
+        id=result_id,
+        args=args,
+        kwargs=kwargs,
+        backend=task.backend,
+        status=status,
+        enqueued_at=enqueued_at,
+        started_at=started_at,
+        last_attempted_at=last_attempted_at,
+        finished_at=finished_at,
+        errors=list(errors),
+        worker_ids=list(worker_ids),
+    )
+    if return_value is not None:
+        set_return_value(result, return_value)
     return result
 
 

@@ -19,6 +19,8 @@ from django_pgqueue.types import Receipt
 
 _GENERATORS = (Generator, AsyncGenerator)
 _CLOSABLE = (Coroutine, Generator)
+#: Types of values that need no look: a look takes longer than an empty handler.
+_FINISHED = frozenset({type(None), bool, int, float, str, list, dict, tuple})
 
 
 class Stage(Enum):
@@ -146,7 +148,7 @@ def guarded(running: Running, call: Callable[..., Any]) -> tuple[Any, BaseExcept
             if running.clock is not Clock.IN_TIME:
                 raise HandlerTimeout
             returned = call(*running.arguments)
-            if returned is not None:
+            if returned is not None:  # saves a call
                 refuse_unfinished(returned)
             error = None
         except BaseException as raised:
@@ -159,6 +161,8 @@ def guarded(running: Running, call: Callable[..., Any]) -> tuple[Any, BaseExcept
 
 def refuse_unfinished(returned: Any) -> None:
     """Raise TypeError for a coroutine, another awaitable or a generator: its work has not run."""
+    if type(returned) in _FINISHED:
+        return
     kind = type(returned).__name__
     if isinstance(returned, _GENERATORS):
         advice = "return a value, or a list, and do not use yield"

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from django_pgqueue.retries import Constant
-from django_pgqueue.tasks import task
+from django_pgqueue.tasks import PgQueueTask, task
 from tests.tasks.framework import TaskContext
 from tests.tasks.sample import ran
 
@@ -21,6 +21,21 @@ def third_time_lucky(context: TaskContext) -> int:
     if context.attempt < 3:
         raise ValueError(f"attempt {context.attempt}")
     return context.attempt
+
+
+class Counted(PgQueueTask[Any, Any]):
+    """A project's own class of tasks, which adds to each call."""
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        return super().call(*args, **kwargs) + 100
+
+
+def _one() -> int:
+    return 1
+
+
+one_more = Counted(func=_one)
+one_more.func.__qualname__ = "one_more"
 
 
 @task(timeout=0.2)

@@ -33,6 +33,14 @@ from tests.tasks.framework import (
 from tests.tasks.framework import task as task_of_django
 
 
+def test_a_task_of_a_class_with_its_own_call_is_called_by_it(committed_backend, work):
+    result = sample_options.one_more.enqueue()
+
+    work()
+
+    assert committed_backend.get_result(result.id).return_value == 101
+
+
 def test_a_task_has_options_that_survive_using(backend):
     changed = sample_options.charge.using(priority=3).using(queue_name="emails")
 
