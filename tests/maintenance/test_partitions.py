@@ -45,6 +45,25 @@ def test_a_partition_holds_the_messages_of_its_range_and_their_outcomes(unlogged
     ) == [(kind,)]
 
 
+def test_bodies_are_compressed_with_lz4_where_the_server_has_it():
+    plain = Message.objects.create_queue("plain")
+    daily = Message.objects.create_queue("daily", partition_interval=DAY)
+    make_partition(daily, PAST, PAST + DAY)
+    tables = [each.message for queue in (plain, daily) for each in partitions(queue)]
+    columns = (
+        "SELECT attcompression::text FROM pg_attribute"
+        " WHERE attrelid = ANY(%s::regclass[]) AND attname IN ('body', 'headers')"
+    )
+    [(has_lz4,)] = run_sql(
+        "SELECT 'lz4' = ANY(enumvals) FROM pg_settings WHERE name = 'default_toast_compression'"
+    )
+
+    found = [method for (method,) in run_sql(columns, [tables])]
+
+    assert found == ["l" if has_lz4 else ""] * 2 * len(tables)
+    assert len(tables) > 2
+
+
 def test_partitions_are_found_by_their_bounds():
     queue = Message.objects.create_queue("daily", partition_interval=DAY)
     made = make_partition(queue, PAST, PAST + DAY)
