@@ -118,7 +118,7 @@ def parts_read(bench: Any) -> dict[str, Measure]:
 
 # The parameters and columns of read_ready.sql.
 PARAMETERS = {
-    "after": "bigint", "batched": "boolean", "due_after": "float8", "process_id": "integer",
+    "after": "bigint", "due_after": "float8", "process_id": "integer",
     "qty": "bigint", "rank": "smallint", "rechecked": "bigint", "vt": "interval",
 }  # fmt: skip
 COLUMNS = (

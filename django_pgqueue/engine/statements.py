@@ -35,6 +35,8 @@ _DEFAULTS = {
     "may_start": "",
     "admitted": "",
     "started": "",
+    "has_groups": "",
+    "rechecks": "",
 }
 
 # The last clause of a statement that writes and returns ids.

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from django_pgqueue.engine.columns import COMMON
-from django_pgqueue.engine.read.reading import limit_names
+from django_pgqueue.engine.read.reading import BATCHED, EACH, limit_names
 from django_pgqueue.engine.statements import Part, render
 
 __all__ = ["FUNCTIONS", "PINNED", "SOME_ID", "create"]
@@ -73,7 +73,6 @@ _NO_BODIES = {
     "read_columns": "",
     "no_columns": "",
     "read/turn": "",
-    "read/recheck": "",
     "read/note": "NULL::text",
     "read/bodies": "",
 }
@@ -94,13 +93,13 @@ FUNCTIONS = (
             name,
             "read/read_ready",
             _DELIVERY,
-            names={**_NO_BODIES, "leased": leased},
+            names={**_NO_BODIES, **parts},
             values={**_FROM_START, **values},
         )
-        for name, leased, values in (
-            ("read_each", Part("read/lease_each"), {"batched": "false"}),
-            ("read_batch", Part("read/lease_batch"), {"batched": "true"}),
-            ("take_ready", "leased AS (SELECT)", {"batched": "false", "vt": "interval '0'"}),
+        for name, parts, values in (
+            ("read_each", EACH, {}),
+            ("read_batch", BATCHED, {}),
+            ("take_ready", {"leased": "leased AS (SELECT)"}, {"vt": "interval '0'"}),
         )
     ),
     *(

@@ -13,8 +13,7 @@ from django.urls import reverse
 from prometheus_client.parser import text_string_to_metric_families
 
 from django_pgqueue.admin.places import LIVE, Place
-from django_pgqueue.engine.read import positions
-from django_pgqueue.engine.statements import Part
+from django_pgqueue.engine.read import positions, reading
 from django_pgqueue.management.diagnosis import Limits, examine
 from django_pgqueue.models import BoundQueue, LiveMessage, Message, Process, Queue
 from django_pgqueue.prometheus import views
@@ -148,11 +147,10 @@ def test_messages_of_a_batch_stand_in_the_same_place_wherever_one_asks(orders, c
         "vt": "60 seconds",
         "qty": 20,
         "process_id": dead,
-        "batched": True,
         **positions._START,
     }
     opened = Queue.objects.get().opened
-    opened.run("read/read_ready", values, leased=Part("read/lease_batch"))
+    opened.run("read/read_ready", values, **reading.BATCHED)
     check({**dict.fromkeys(ids, IN_FLIGHT), later: DELAYED})
     assert len(sql("UPDATE pgqueue_lease SET vt = statement_timestamp() RETURNING head")) == 1
     check({**dict.fromkeys(ids, DUE), later: DELAYED})

@@ -1,15 +1,11 @@
 -- Lease up to qty ready messages behind the last one that this process took (positions.py). Returns
--- nothing if a message is due: read.sql then takes messages in the right order. Returns only the
--- note 'recheck' if a group may lack a head (groups/promote.sql). Writes one lease for each message
--- (lease_each.sql), or one for all messages of a priority (lease_batch.sql). A batch lease cannot
--- include heads of groups, so with lease_batch.sql this returns nothing if the queue has groups. A
--- ready message of a higher priority makes the scan begin at the start. P1, P2, P6.
-WITH recheck AS MATERIALIZED (
-    SELECT FROM pgqueue_recheck
-    WHERE queue_id = {queue_id} AND id > (SELECT %(rechecked)s::bigint)
-    ORDER BY id LIMIT 1
-),
-taken AS (
+-- nothing if a message is due, or if a group may lack a head: read.sql then takes messages in the
+-- right order. A reader that knows of groups includes recheck.sql, which returns the note 'recheck' for
+-- the latter. Writes one lease for each message (lease_each.sql), or one for all messages of a priority
+-- (lease_batch.sql). A batch lease cannot include heads of groups, so with lease_batch.sql the part
+-- has_groups.sql makes this return nothing if the queue has groups. A ready message of a higher priority
+-- makes the scan begin at the start. P1, P2, P6.
+WITH taken AS (
     DELETE FROM pgqueue_ready WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM pgqueue_ready
         WHERE queue_id = {queue_id} AND (-priority, turn) > (
@@ -28,10 +24,9 @@ taken AS (
                            AND vt > (SELECT timestamptz 'epoch'
                                             + %(due_after)s::float8 * interval '1 microsecond')
                          ORDER BY vt LIMIT 1)
-                     OR EXISTS (SELECT FROM recheck)
-                     OR (SELECT %(batched)s::boolean) AND (
-                         SELECT true FROM pgqueue_group WHERE queue_id = {queue_id}
-                         ORDER BY group_key LIMIT 1)
+                     OR (SELECT true FROM pgqueue_recheck
+                         WHERE queue_id = {queue_id} AND id > (SELECT %(rechecked)s::bigint)
+                         ORDER BY id LIMIT 1){has_groups}
                    THEN 0 ELSE %(qty)s END
         FOR UPDATE SKIP LOCKED))
     RETURNING id, turn, enqueued_at, priority, group_key
@@ -43,4 +38,4 @@ SELECT {read/note}, t.id, 1, now.us, t.enqueued_at, t.priority, t.group_key, 0,
 FROM (SELECT (extract(epoch FROM statement_timestamp()) * 1000000::numeric)::bigint AS us) now
 CROSS JOIN taken t {read/bodies}
 WHERE {leases/unflushed}
-{read/recheck}
+{rechecks}

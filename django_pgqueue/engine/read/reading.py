@@ -29,6 +29,9 @@ from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.types import Wait
 
 __all__ = [
+    "BATCHED",
+    "EACH",
+    "WITH_GROUPS",
     "drained",
     "fall_asleep",
     "lease",
@@ -44,6 +47,15 @@ __all__ = [
 
 #: No recheck has a higher id than this.
 NO_RECHECK = 2**63 - 1
+
+# The parts of read_ready.sql. A process that knows of no groups in the queue leaves out what only
+# groups need: of a read of one message this is a tenth of the server's time.
+EACH: dict[str, Any] = {"leased": Part("read/lease_each")}
+BATCHED: dict[str, Any] = {
+    "leased": Part("read/lease_batch"),
+    "has_groups": Part("read/has_groups"),
+}
+WITH_GROUPS: dict[str, Any] = {**EACH, "rechecks": Part("read/recheck")}
 
 
 def read(
@@ -178,9 +190,9 @@ class _Read:
         """Take ready messages behind the position, and advance it."""
         queue, qty = self.queue, self.qty
         batched = self.batched and qty >= BATCH_FROM and not position.grouped
-        leased = Part("read/lease_batch" if batched else "read/lease_each")
-        text = queue.text("read/read_ready", leased=leased, **self.names)
-        values = {**self.params, **bounds, "batched": batched}
+        parts = WITH_GROUPS if position.grouped else BATCHED if batched else EACH
+        text = queue.text("read/read_ready", **parts, **self.names)
+        values = {**self.params, **bounds}
         rows = queue.runner.run(text, values)
         rechecked = None
         if rows and rows[0][0] == RECHECK:

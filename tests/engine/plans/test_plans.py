@@ -17,10 +17,10 @@ from django.db import connections
 
 from django_pgqueue.engine.leases.batches import in_batches
 from django_pgqueue.engine.open_queue import OpenQueue
+from django_pgqueue.engine.read import reading
 from django_pgqueue.engine.read.reading import fall_asleep
 from django_pgqueue.engine.settle import settling
 from django_pgqueue.engine.settle.outcomes import end_expired
-from django_pgqueue.engine.statements import Part
 from django_pgqueue.models import BoundQueue, Message, Queue
 from django_pgqueue.types import Receipt
 from tests.conftest import rolled_back, run_sql
@@ -274,14 +274,13 @@ def read_behind_the_position(queue: BoundQueue, after: int, batched: bool = Fals
         "vt": dt.timedelta(seconds=30),
         "qty": QTY,
         "process_id": None,
-        "batched": batched,
         "rank": 0,
         "after": after,
         "due_after": now,
         "rechecked": 0,
     }
-    part = Part("read/lease_batch" if batched else "read/lease_each")
-    return opened(queue).run("read/read_ready", params, leased=part)
+    parts = reading.BATCHED if batched else reading.WITH_GROUPS
+    return opened(queue).run("read/read_ready", params, **parts)
 
 
 def opened(queue: BoundQueue) -> OpenQueue:

@@ -13,8 +13,7 @@ from django_pgqueue.admin import places
 from django_pgqueue.admin.places import LIVE, Place
 from django_pgqueue.admin.queries import rows
 from django_pgqueue.admin.search import Search
-from django_pgqueue.engine.read import positions
-from django_pgqueue.engine.statements import Part
+from django_pgqueue.engine.read import positions, reading
 from django_pgqueue.models import Binding, BoundQueue, LiveMessage, Message, Queue
 from tests.conftest import run_sql
 from tests.engine.plans.plans import watched
@@ -138,11 +137,11 @@ def test_a_grouped_read_costs_its_batch(crowded, sql, read, analyzed):
 
 def test_a_read_behind_the_position_looks_for_rechecks_by_their_index(crowded, sql):
     sql("ANALYZE pgqueue_recheck")  # once they are processed, the table is full of dead rows
-    params = {"vt": "30 seconds", "qty": 20, "process_id": None, "batched": False}
+    params = {"vt": "30 seconds", "qty": 20, "process_id": None}
     queue = Message.objects.resolve("orders").opened
 
     with watched(connection) as plans:
-        queue.run("read/read_ready", params | positions._START, leased=Part("read/lease_each"))
+        queue.run("read/read_ready", params | positions._START, **reading.WITH_GROUPS)
 
     kinds = [node.kind for node in plans[0].nodes if node.relation == "pgqueue_recheck"]
     assert kinds

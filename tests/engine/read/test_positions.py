@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from django_pgqueue.engine.read import positions
+from django_pgqueue.engine.read import positions, reading
 from django_pgqueue.engine.rows import deliveries
-from django_pgqueue.engine.statements import Part
 from django_pgqueue.models import BoundQueue, LiveMessage, Message, Queue
 from tests.actors import begin, call, commit, execute
 from tests.conftest import rolled_back, run_sql
@@ -160,10 +159,9 @@ def test_reads_from_the_start_are_at_most_five_seconds_apart_however_long_one_to
             "vt": dt.timedelta(60),
             "qty": QTY,
             "process_id": None,
-            "batched": False,
             **positions._START,
         },
-        leased=Part("read/lease_each"),
+        **reading.EACH,
     )
     began, now = now, now + took
     position.advance(positions._START, QTY, deliveries(found), began)
@@ -214,6 +212,18 @@ def test_a_new_group_gets_its_head_behind_the_position(committed_orders, never, 
     assert seen == [[*range(30, 35)], [*range(35, 40)]]
     assert statements == ["read_ready", "promote", "read_ready", "read_ready"]
     assert bodies(committed_orders.read()) == ["new"]
+
+
+def test_the_first_group_gets_its_head_by_a_read_from_the_start(begun, statements):
+    begun.send("a1", group="a")
+    statements.clear()
+
+    seen = [*bodies(begun.read(qty=QTY)), *bodies(begun.read(qty=QTY))]
+
+    # From then on the process knows of groups.
+    assert statements == ["read_ready", "read", "promote", "read", "read_ready"]
+    assert len(seen) == 2 * QTY
+    assert not run_sql("SELECT 1 FROM pgqueue_recheck")
 
 
 def test_a_read_that_is_rolled_back_moves_no_position(begun):
@@ -269,8 +279,8 @@ def test_dead_rows_under_an_old_snapshot_cost_a_read_nothing(
 def buffers(queue: Queue, bounds: dict[str, Any]) -> int:
     """The number of buffers that a read with these bounds touches."""
     vt = dt.timedelta(seconds=30)
-    params = {"vt": vt, "qty": QTY, "process_id": None, "batched": False, **bounds}
+    params = {"vt": vt, "qty": QTY, "process_id": None, **bounds}
     with rolled_back(), watched(connection) as plans:
-        rows = queue.opened.run("read/read_ready", params, leased=Part("read/lease_each"))
+        rows = queue.opened.run("read/read_ready", params, **reading.EACH)
         assert len(rows) == QTY
     return plans[0].buffers

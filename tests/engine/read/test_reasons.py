@@ -6,8 +6,7 @@ import pytest
 from django.utils import timezone
 
 from django_pgqueue import queue
-from django_pgqueue.engine.read import positions
-from django_pgqueue.engine.statements import Part
+from django_pgqueue.engine.read import positions, reading
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.types import Wait
@@ -93,11 +92,11 @@ def test_of_a_paused_queue_messages_come_in_the_order_of_reads(orders):
     due = orders.send("due")
     batch = orders.send_batch(range(20))
     opened = Queue.objects.get().opened
-    values = {"vt": "0 seconds", "qty": 21, "process_id": None, "batched": True}
+    values = {"vt": "0 seconds", "qty": 21, "process_id": None}
     opened.run(
         "read/read_ready",
         {**values, **positions._START},
-        leased=Part("read/lease_batch"),
+        **reading.BATCHED,
     )
     high = orders.send("high", priority=1)
     grouped = orders.send_batch(range(2), group="a")
