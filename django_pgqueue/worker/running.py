@@ -119,8 +119,7 @@ class Running:
     def forget(self) -> None:
         """Drop the messages once their outcomes were passed on.
 
-        Messages refer to their run, and only the garbage collector frees a cycle. It took a fifth
-        of the time of a consumer of tasks.
+        Messages refer to their run, and only the garbage collector frees a cycle.
         """
         self.messages, self.arguments = [], ()
 
