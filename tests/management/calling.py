@@ -29,8 +29,8 @@ def call(command: str, *arguments: object, terminal: bool = False) -> Said:
     out, err = (Terminal(), Terminal()) if terminal else (io.StringIO(), io.StringIO())
     try:
         call_command(command, *map(str, arguments), stdout=out, stderr=err)
-    except CommandError as error:
-        error.said = Said(out.getvalue(), err.getvalue())  # type: ignore[attr-defined]
+    except (CommandError, SystemExit) as error:
+        error.said = Said(out.getvalue(), err.getvalue())  # type: ignore[union-attr]
         raise
     return Said(out.getvalue(), err.getvalue())
 

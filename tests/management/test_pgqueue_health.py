@@ -64,6 +64,22 @@ def test_a_queue_that_is_paused_or_not_due_needs_no_consumer(orders):
     assert (code, "paused: 0 consumers, backlog 1, paused" in out) == (0, True)
 
 
+def test_dead_letters_need_no_consumer(orders, dead_letters):
+    dead_letters.send(1)
+
+    code, out = health()
+
+    assert (code, "dead: 0 consumers, backlog 1, dead letters\n" in out) == (0, True)
+
+
+def test_an_estimated_backlog_is_marked(orders, settings):
+    settings.PGQUEUE = {"EXACT_COUNT_LIMIT": 5}
+    orders.send_batch(range(20))
+
+    assert "backlog ≈ " in health()[1]
+    assert json.loads(health("--json")[1])["queues"][0]["exact"] is False
+
+
 def test_only_the_queues_named_count(orders):
     Message.objects.create_queue("mails")
     orders.send(1)
@@ -85,7 +101,9 @@ def test_the_findings_can_be_had_as_json(orders):
                     "queue": "orders",
                     "consumers": 0,
                     "backlog": 1,
+                    "exact": True,
                     "paused": False,
+                    "dead_letters": False,
                     "healthy": False,
                 }
             ],

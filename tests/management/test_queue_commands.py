@@ -91,10 +91,19 @@ def test_without_queues_it_says_how_to_make_one(db):
     assert "manage.py pgqueue_create NAME" in call("pgqueue_queues").out
 
 
+def watch(*arguments: str, terminal: bool = False) -> str:
+    """Watch until Ctrl-C, and return what was printed on stdout."""
+    with pytest.raises(SystemExit) as ended:
+        call("pgqueue_queues", "--watch", *arguments, terminal=terminal)
+
+    assert ended.value.code == 130
+    return str(ended.value.said.out)  # type: ignore[attr-defined]
+
+
 def test_watching_looks_again_until_ctrl_c(orders, looks):
     looks(lambda: orders.send(1))
 
-    first, second = call("pgqueue_queues", "--watch", "--json").out.splitlines()
+    first, second = watch("--json").splitlines()
 
     assert (json.loads(first)[0]["ready"], json.loads(second)[0]["ready"]) == (0, 1)
 
@@ -106,9 +115,7 @@ def test_watching_draws_over_the_last_look_on_a_terminal(orders, looks, monkeypa
         Message.objects.create_queue(f"queue-with-a-longer-name-{number}")
     looks(lambda: None)
 
-    cleared, first, second = call("pgqueue_queues", "--watch", "1", terminal=True).out.split(
-        "\x1b[H"
-    )
+    cleared, first, second = watch("1", terminal=True).split("\x1b[H")
 
     assert cleared == "\x1b[2J"
     lines = first.removesuffix("\x1b[J").replace("\x1b[K", "").splitlines()
@@ -142,7 +149,7 @@ def test_watching_survives_a_database_that_is_away(orders, looks, monkeypatch):
     monkeypatch.setattr(connections["default"], "close", lambda: closed.append(True))
     looks(lambda: None)
 
-    out = call("pgqueue_queues", "--watch").out
+    out = watch()
 
     assert closed
     assert "No answer from the database: connection refused\n" in out

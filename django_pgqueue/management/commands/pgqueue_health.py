@@ -1,6 +1,7 @@
 """Exit with 0 if each queue with a backlog has a live consumer, otherwise with 1.
 
-Paused queues, and queues with only delayed messages, need no consumer.
+Paused queues, dead-letter queues and queues with only delayed messages need no consumer. A ≈ marks
+an estimate.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
+from django_pgqueue.engine.wording import amount
 from django_pgqueue.management.base import QueueCommand, add_time
-from django_pgqueue.models import Message, Process
+from django_pgqueue.models import Message, Process, Queue
 from django_pgqueue.worker import Options
 
 
@@ -26,24 +28,32 @@ class Command(QueueCommand):
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
         live = Process.objects.live(options["dead_after"], using=alias)
+        targets = Queue.objects.using(alias).exclude(dead_letter_queue=None)
+        dead_letter_queues = set(targets.values_list("dead_letter_queue", flat=True))
         findings, lines = [], []
         for name in options["queues"] or Message.objects.using(alias).list_queues():
             queue = Message.objects.resolve(name, alias)
             consumers = sum(queue.name in process.queues for process in live)
-            backlog = Message.objects.metrics(queue).visible
-            healthy = consumers > 0 or backlog == 0 or queue.paused
+            metrics = Message.objects.metrics(queue)
+            backlog = metrics.visible
+            exact = not {"ready", "delayed"}.intersection(metrics.estimated)
+            dead_letters = queue.pk in dead_letter_queues
+            healthy = consumers > 0 or backlog == 0 or queue.paused or dead_letters
             findings.append(
                 {
                     "queue": queue.name,
                     "consumers": consumers,
                     "backlog": backlog,
+                    "exact": exact,
                     "paused": queue.paused,
+                    "dead_letters": dead_letters,
                     "healthy": healthy,
                 }
             )
             lines.append(
                 f"{'ok  ' if healthy else 'FAIL'} {queue.name}: {consumers} consumers, "
-                f"backlog {backlog:,}{', paused' if queue.paused else ''}"
+                f"backlog {amount(backlog, exact=exact)}"
+                f"{', paused' if queue.paused else ''}{', dead letters' if dead_letters else ''}"
             )
         all_healthy = all(finding["healthy"] for finding in findings)
         self.answer({"healthy": all_healthy, "queues": findings}, lines)

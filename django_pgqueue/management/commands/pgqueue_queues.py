@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 import time
 from datetime import datetime
 from typing import Any
@@ -44,9 +45,10 @@ class Command(QueueCommand):
         try:
             self._watch(alias, options)
         except KeyboardInterrupt:
-            # Ctrl-C is the normal end of --watch.
+            # Ctrl-C is the normal end of --watch: no error message, but the exit code of a Ctrl-C.
             if self.stdout.isatty():
                 self.stdout.write("")
+            sys.exit(130)
 
     def _watch(self, alias: str, options: dict[str, Any]) -> None:
         live = self.stdout.isatty() and not options["json"]
