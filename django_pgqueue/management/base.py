@@ -86,6 +86,7 @@ class QueueCommand(BaseCommand):
         parser.add_argument(
             "--no-input",
             "--noinput",
+            "--yes",
             action="store_false",
             dest="interactive",
             help="do not ask for confirmation",

@@ -390,7 +390,7 @@ def archived(orders: BoundQueue) -> BoundQueue:
 
 
 def test_archived_messages_are_sent_again(archived):
-    said = call("pgqueue_replay", "orders", terminal=True)
+    said = call("pgqueue_replay", "orders", "--yes", terminal=True)
 
     assert said.out == "Sent 3 messages of queue 'orders' again, to queue 'orders'.\n"
     assert "3 of 3 sent again" in said.err
@@ -405,7 +405,7 @@ def test_archived_messages_are_sent_again(archived):
 def test_some_are_sent_again_to_another_queue(archived, option, value, found):
     Message.objects.create_queue("repairs")
 
-    sent = call_json("pgqueue_replay", "orders", "--to", "repairs", option, value)
+    sent = call_json("pgqueue_replay", "orders", "--yes", "--to", "repairs", option, value)
 
     assert sent == {"queue": "orders", "to": "repairs", "replayed": 1}
     assert bodies(BoundQueue("repairs")) == [{"order": number} for number in found]
@@ -413,7 +413,25 @@ def test_some_are_sent_again_to_another_queue(archived, option, value, found):
 
 
 def test_the_queue_may_be_named_as_for_a_lake(archived):
-    assert call_json("pgqueue_replay", "--queue", "orders", "--rate", "1000")["replayed"] == 3
+    sent = call_json("pgqueue_replay", "--queue", "orders", "--rate", "1000", "--yes")
+
+    assert sent["replayed"] == 3
+
+
+def test_completed_messages_are_not_sent_again_without_a_yes(archived, monkeypatch):
+    type_in(monkeypatch, "no\n")
+    with pytest.raises(CommandError, match="Nothing was sent") as refused:
+        call("pgqueue_replay", "orders")
+    asked = refused.value.said.err  # type: ignore[attr-defined]
+    with pytest.raises(CommandError, match="Add --no-input"):
+        call("pgqueue_replay", "orders")  # stdin has ended, as without a terminal
+    with pytest.raises(CommandError, match="Add --no-input"):
+        call("pgqueue_replay", "orders", "--lake", "/nowhere")
+
+    assert "Send 3 messages in the archive of queue 'orders' again, to queue 'orders'" in asked
+    assert bodies(archived) == []
+    type_in(monkeypatch, "yes\n")
+    assert call_json("pgqueue_replay", "orders", "--conditional", '{"order": 2}')["replayed"] == 1
 
 
 @pytest.mark.parametrize(

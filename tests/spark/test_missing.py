@@ -18,7 +18,7 @@ COMMANDS = [
     ("pgqueue_export", ["/nowhere"]),
     ("pgqueue_rollup", []),
     ("pgqueue_verify", ["/nowhere"]),
-    ("pgqueue_replay", ["--lake", "/nowhere"]),
+    ("pgqueue_replay", ["--lake", "/nowhere", "--yes"]),
     ("pgqueue_load", ["/nowhere", "--to", "orders"]),
 ]
 

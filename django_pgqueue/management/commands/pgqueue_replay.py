@@ -1,4 +1,7 @@
-"""Send a queue's archived messages again. With --lake, Spark reads them from an export."""
+"""Send a queue's archived messages again. With --lake, Spark reads them from an export.
+
+Asks first, unless --state or --ids selects messages of the archive, or --where those of a lake.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ class Command(QueueCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
+        self.add_no_input(parser)
         parser.add_argument("source", nargs="?", metavar="queue", help="the queue to replay")
         archive = parser.add_argument_group("from the archive")
         states = [str(state) for state in ENDS]
@@ -38,6 +42,8 @@ class Command(QueueCommand):
                 raise CommandError(f"--{key} selects from the archive; with --lake use --where.")
         if options["json"]:
             raise CommandError("--json does not work with --lake: leave it out.")
+        if options["where"] == "true" and not options["dry_run"]:
+            self._ask(f"Send all messages of the lake {options['path']} again", "--where", options)
         run_job("replay", alias, options, self)
 
     def _from_archive(self, alias: str, options: dict[str, Any]) -> None:
@@ -51,7 +57,15 @@ class Command(QueueCommand):
         queue = Message.objects.resolve(options["queue"], alias)
         chosen = {key: options[key] for key in ("ids", "state", "conditional")}
         some = any(value is not None for value in chosen.values())
-        total = None if some else Message.objects.metrics(queue).archived
+        held = Message.objects.metrics(queue)
+        total = None if some else held.archived
+        to = Message.objects.resolve(options["to"] or queue, alias).name
+        if options["state"] is None and options["ids"] is None:
+            matching = "" if options["conditional"] is None else "those matching --conditional of "
+            archived = counted(held.archived, exact="archived" not in held.estimated)
+            task = f"Send {matching}{archived} in the archive of queue {queue.name!r} again"
+            where = f"to queue {to!r} in database {alias!r}"
+            self._ask(f"{task}, {where}, COMPLETED ones too", "--state or --ids", options)
         so_far = (
             "Sent at least {} again, in the order of their ids. Another run would send these once "
             "more."
@@ -60,6 +74,11 @@ class Command(QueueCommand):
             sent = bound_to(queue).replay(
                 to=options["to"], rate=options["rate"], progress=show, **chosen
             )
-        to = Message.objects.resolve(options["to"] or queue, alias).name
         line = f"Sent {counted(sent)} of queue {queue.name!r} again, to queue {to!r}."
         self.answer({"queue": queue.name, "to": to, "replayed": sent}, [line])
+
+    def _ask(self, task: str, selecting: str, options: dict[str, Any]) -> None:
+        """Ask whether to send all messages, unless --no-input is given."""
+        if options["interactive"]:
+            question = f"{task}? They are new messages. {selecting} selects some. Type yes:"
+            self.confirm(question, "yes", "Nothing was sent.")
