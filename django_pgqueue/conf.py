@@ -9,6 +9,7 @@ ADMIN_SHOWS          ()         parts of the admin that are shown before they ar
                                 "topics", "exports", "rollups"
 ATTEMPTS_KEPT        20         maximum number of failed attempts that are stored for a message
 ATTEMPTS_PER_QUEUE   100000     maximum number of failed attempts that are stored for a queue
+AUDIT_DAYS           90.0       days for which the audit log keeps its entries; None: for ever
 CACHE_SECONDS        5.0        seconds for which a process caches a queue's settings
 COPY_THRESHOLD       500        number of messages from which ``send_batch`` uses COPY
 EXACT_COUNT_LIMIT    10000      number of rows up to which ``metrics`` counts exactly

@@ -9,6 +9,7 @@ from django_pgqueue.queues.group import BoundGroup
 from django_pgqueue.queues.message import Message
 from django_pgqueue.queues.schedule import Missed, Schedule
 from django_pgqueue.tables.attempt import Attempt
+from django_pgqueue.tables.audit import AuditEntry
 from django_pgqueue.tables.binding import Binding
 from django_pgqueue.tables.export import ExportRun, Lake, PurgeMark
 from django_pgqueue.tables.group import GroupSetting
@@ -22,6 +23,7 @@ from django_pgqueue.tables.rollup import Rollup, RollupRun
 __all__ = [
     "ArchivedMessage",
     "Attempt",
+    "AuditEntry",
     "Binding",
     "BoundGroup",
     "BoundQueue",

@@ -31,6 +31,7 @@ PUBLIC: dict[str, list[str]] = {
         "Reject",
         "Retry",
     ],
+    "django_pgqueue.audit": ["acting_as"],
     "django_pgqueue.bare": [
         "Deliveries",
         "Delivery",
@@ -81,6 +82,7 @@ PUBLIC: dict[str, list[str]] = {
     "django_pgqueue.models": [
         "ArchivedMessage",
         "Attempt",
+        "AuditEntry",
         "Binding",
         "BoundGroup",
         "BoundQueue",

@@ -11,6 +11,7 @@ from django_pgqueue import conf
 # Forms ask for the queues' database when they are imported. If that setting is wrong, the import
 # would fail, and no system check could say why.
 if not conf.problem("DATABASE"):
+    from django_pgqueue.admin.audit import AuditEntryAdmin
     from django_pgqueue.admin.bulk_action_page import BulkActionAdmin
     from django_pgqueue.admin.exports import ExportRunAdmin, LakeAdmin
     from django_pgqueue.admin.labels import translate_fields
@@ -24,6 +25,7 @@ if not conf.problem("DATABASE"):
     translate_fields()
 
 __all__ = [
+    "AuditEntryAdmin",
     "BindingAdmin",
     "BulkActionAdmin",
     "ExportRunAdmin",

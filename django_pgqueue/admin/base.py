@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import django
 from django.contrib import admin
 from django.contrib.admin import ShowFacets
 from django.core.exceptions import PermissionDenied, SuspiciousOperation
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseNotAllowed,
+    HttpResponseRedirect,
+)
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.functional import cached_property
@@ -22,7 +28,8 @@ from django_pgqueue.admin.access import queues_for
 from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.patience import patiently
 from django_pgqueue.admin.shown import is_shown
-from django_pgqueue.models import Binding, BulkAction, Message, Process, Queue, Schedule
+from django_pgqueue.audit import acting_as
+from django_pgqueue.models import AuditEntry, Binding, BulkAction, Message, Process, Queue, Schedule
 from django_pgqueue.templatetags.pgqueue_admin import linked
 
 #: Maximum number of rows that a list counts and pages through.
@@ -41,6 +48,19 @@ class CappedPaginator(generic.Paginator):
 def column(name: Any, value: Callable[[Any], Any], ordering: str | None = None) -> Any:
     """Make a list column. ``value`` computes a cell; ``ordering`` is the field to sort by."""
     return staticmethod(admin.display(description=name, ordering=ordering)(value))
+
+
+def _by_user(view: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a view: its operations are recorded with the name of the request's user."""
+
+    @wraps(view)
+    def act(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        if not request.user.is_authenticated:
+            return view(request, *args, **kwargs)
+        with acting_as(request.user.get_username(), place="admin"):
+            return view(request, *args, **kwargs)
+
+    return act
 
 
 class PageAdmin(generic.ModelAdmin):
@@ -101,7 +121,10 @@ class PageAdmin(generic.ModelAdmin):
         return super().change_view(request, object_id, form_url, extra_context)
 
     def get_urls(self) -> list[URLPattern]:
-        return [*map(self._pattern, self.pages), *super().get_urls()]
+        urls = [*map(self._pattern, self.pages), *super().get_urls()]
+        for url in urls:
+            url.callback = _by_user(url.callback)
+        return urls
 
     def _pattern(self, page: type[Page]) -> URLPattern:
         view: Any = partial(self.show, page=page)
@@ -156,7 +179,37 @@ class PageAdmin(generic.ModelAdmin):
 
     def tools(self, request: HttpRequest, obj: Any) -> list[tuple[str, str]]:
         """Return labels and URLs of the links beside the heading of an object's form."""
-        return [(_("History"), self.url(f"{self.opts.model_name}_history", obj.pk))]
+        number = obj.pk if isinstance(obj, Queue) else getattr(obj, "queue_id", None)
+        url = self.audit_url(request, number)
+        return [(_("Audit log"), url)] if url else []
+
+    def audit_url(self, request: HttpRequest, queue_id: int | None) -> str:
+        """Return the URL of a queue's audit log, or "" if the user may not see it."""
+        if not request.user.has_perm("django_pgqueue.view_auditentry"):
+            return ""
+        query = {} if queue_id is None else {"queue": queue_id}
+        return self.url("auditentry_changelist", **query)
+
+    # Triggers and operations write the audit log, whose entries Django's own log would repeat.
+
+    def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> None:  # type: ignore[override]
+        """Write no entry in Django's log."""
+
+    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> None:  # type: ignore[override]
+        """Write no entry in Django's log."""
+
+    def log_deletions(self, request: HttpRequest, queryset: Any) -> None:  # type: ignore[override]
+        """Write no entry in Django's log."""
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: Any = None
+    ) -> HttpResponse:
+        """Redirect to the audit log, of the object's queue if it has one."""
+        obj = self.get_object(request, object_id)
+        tools = [] if obj is None else PageAdmin.tools(self, request, obj)
+        if not tools:
+            raise Http404
+        return HttpResponseRedirect(tools[-1][1])
 
     def with_nav(
         self, request: HttpRequest, context: dict[str, Any] | None = None
@@ -171,6 +224,7 @@ class PageAdmin(generic.ModelAdmin):
             (_("Bulk actions"), BulkAction, "bulkaction_changelist"),
             (_("Consumers"), Process, "process_changelist"),
             (_("Database"), Process, "health"),
+            (_("Audit log"), AuditEntry, "auditentry_changelist"),
         ]
         nav = []
         for name, model, page in pages:

@@ -9,17 +9,16 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Exists, OuterRef, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
-from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.base import PageAdmin, RecordAdmin, column
-from django_pgqueue.admin.bulk_actions import STATES, WORDS, drive, logged, may, progress
+from django_pgqueue.admin.bulk_actions import STATES, WORDS, drive, may, progress
 from django_pgqueue.admin.page import Page
 from django_pgqueue.engine.wording import age
 from django_pgqueue.models import BulkAction, Queue
 from django_pgqueue.queues.bulk import Kind
-from django_pgqueue.templatetags.pgqueue_admin import counted, cut, number, when
+from django_pgqueue.templatetags.pgqueue_admin import cut, number, when
 
 
 class BulkActionPage(Page):
@@ -80,9 +79,6 @@ class _StepPage(Page):
     def act(self, bulk_action: BulkAction) -> None:
         raise NotImplementedError
 
-    def log(self, bulk_action: BulkAction, what: str) -> None:
-        self.owner.log_change(self.request, bulk_action.queue, logged(bulk_action, what))
-
 
 class StepPage(_StepPage):
     """Runs steps for ``SECONDS``, unless another process runs them."""
@@ -101,9 +97,7 @@ class StopPage(_StepPage):
     route = "<int:pk>/stop/"
 
     def act(self, bulk_action: BulkAction) -> None:
-        if bulk_action.stop():
-            bulk_action.refresh_from_db()
-            self.log(bulk_action, _("stopped after %s") % counted(bulk_action.done))
+        bulk_action.stop()
 
 
 class ResumePage(_StepPage):
@@ -114,7 +108,6 @@ class ResumePage(_StepPage):
 
     def act(self, bulk_action: BulkAction) -> None:
         if bulk_action.resume():
-            self.log(bulk_action, _("resumed"))
             drive([bulk_action])
 
 

@@ -18,11 +18,8 @@ from uuid import UUID, uuid4
 
 from django import forms
 from django.contrib import messages
-from django.contrib.admin.models import CHANGE, LogEntry
-from django.contrib.auth import get_user_model
-from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied, SuspiciousOperation
-from django.db import Error, connections, router, transaction
+from django.db import Error, connections, transaction
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.functional import cached_property
@@ -35,6 +32,7 @@ from django_pgqueue import signals
 from django_pgqueue.admin.access import queues_for
 from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.search import Extent, Targets
+from django_pgqueue.engine.audit.entry import ids_of, record
 from django_pgqueue.engine.times import server_time
 from django_pgqueue.errors import PgQueueError
 from django_pgqueue.maintenance.round import is_lost
@@ -282,9 +280,8 @@ class Action:
         user = self.page.request.user
         values |= {"question": question, "user_id": str(user.pk), "username": user.get_username()}
         few = sum(len(ids) for _job, _queue, ids in chosen) <= AT_ONCE and not values["rate"]
-        log = router.db_for_write(LogEntry)
         try:
-            with transaction.atomic(using=self.using), transaction.atomic(using=log):
+            with transaction.atomic(using=self.using):
                 act = self._at_once if few else self._begin
                 done = [act(*each, values) for each in chosen]
         except (Error, PgQueueError) as error:
@@ -398,16 +395,15 @@ class Action:
         if bulk_action.question:
             bulk_action.save(update_fields=["done", "passed", "finished_at"])
         if bulk_action.done:
-            told = f"{counted(bulk_action.done)} {WORDS[job.kind].done}: {listed(ids)}"
             copies = self._copies(bulk_action, ids, last) if job.kind is Kind.REPLAY else []
+            told = {**ids_of(ids), "to": bulk_action.target or None}
             if copies:
-                told += " -> " + listed([copy.pk for copy in copies])
+                told["copies"] = [copy.pk for copy in copies]
                 links = ((self.page.owner.message_link(copy.pk, copy.queue_id),) for copy in copies)
                 text = format_html_join(", ", "{}", links)
                 self.page.tell(format_html(_("Copies: {}"), text), messages.INFO)
-            self.page.owner.log_change(self.page.request, queue, told)
-            rows = [Message(pk=pk, queue_id=queue.pk) for pk in ids]
-            LogEntry.objects.log_actions(self.page.request.user.pk or 0, rows, CHANGE, told)
+            about = (queue.pk, queue.name)
+            record(queue.opened.runner, str(job.kind), about, told, bulk_action.done)
         return bulk_action
 
     @staticmethod
@@ -440,9 +436,7 @@ class Action:
         self, job: Job, queue: Queue, ids: list[int], values: Mapping[str, Any]
     ) -> BulkAction:
         given = {**values, "filter": job.targets.as_query()}
-        bulk_action = BulkAction.objects.begin(queue, job.kind, ids, given)
-        self.page.owner.log_change(self.page.request, queue, logged(bulk_action, _("started")))
-        return bulk_action
+        return BulkAction.objects.begin(queue, job.kind, ids, given)
 
 
 def drive(bulk_actions: Sequence[BulkAction]) -> None:
@@ -476,51 +470,3 @@ def _told(bulk_action: BulkAction) -> str:
         "state": STATES[bulk_action.state],
         "progress": progress(bulk_action),
     }
-
-
-def logged(bulk_action: BulkAction, what: str) -> str:
-    """Return the text of a bulk action's entry in the queue's admin history."""
-    return _("%(title)s, %(messages)s up to id %(highest)s: bulk action %(pk)s %(what)s.") % {
-        "title": WORDS[Kind(bulk_action.kind)].title,
-        "messages": counted(bulk_action.count),
-        "highest": bulk_action.highest_id,
-        "pk": bulk_action.pk,
-        "what": what,
-    }
-
-
-def log_end(bulk_action: BulkAction, **kwargs: Any) -> None:
-    """Log a bulk action's end in the queue's admin history.
-
-    Receives the signal ``bulk_action_ended``.
-    """
-    if not bulk_action.user_id:
-        return
-    with transaction.atomic(using=router.db_for_write(LogEntry)):
-        user = get_user_model()._default_manager.filter(pk=bulk_action.user_id).first()
-        if user is None:
-            return
-        told = f"{number(bulk_action.done)} {WORDS[Kind(bulk_action.kind)].done}"
-        if bulk_action.passed:
-            told += ", " + _("%s skipped") % number(bulk_action.passed)
-        if bulk_action.error:
-            told += f"; {bulk_action.error}"
-        LogEntry.objects.create(
-            user_id=user.pk,
-            content_type_id=ContentType.objects.get_for_model(Queue).pk,
-            object_id=str(bulk_action.queue_id),
-            object_repr=str(bulk_action.queue)[:200],
-            action_flag=CHANGE,
-            change_message=logged(bulk_action, f"{_('ended')}: {told}"),
-        )
-
-
-signals.bulk_action_ended.connect(log_end, dispatch_uid="django_pgqueue.admin.bulk_actions")
-
-
-def listed(ids: Sequence[int]) -> str:
-    """
-    >>> listed([7, 8])
-    '7, 8'
-    """
-    return ", ".join(map(str, ids[:20])) + (", …" if len(ids) > 20 else "")

@@ -6,16 +6,14 @@ import json
 from typing import Any
 
 from django.contrib import messages
-from django.contrib.admin.models import LogEntry
-from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
 from django.http import HttpResponse, HttpResponseRedirect
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
 from django_pgqueue.admin import places
 from django_pgqueue.admin.access import allowed
+from django_pgqueue.admin.audit import OPERATIONS, details, of_message
 from django_pgqueue.admin.bulk_actions import may
 from django_pgqueue.admin.contents import find_message, pretty
 from django_pgqueue.admin.page import Page
@@ -23,11 +21,11 @@ from django_pgqueue.admin.places import Place, Standing, Surroundings
 from django_pgqueue.admin.send import SendPage
 from django_pgqueue.admin.timeline import HEADER, DeadLetter, Life, dead_letter
 from django_pgqueue.admin.why import why
-from django_pgqueue.models import ArchivedMessage, Attempt, Message
+from django_pgqueue.models import ArchivedMessage, Attempt, AuditEntry, Message
 from django_pgqueue.queues.bulk import Kind
 from django_pgqueue.templatetags.pgqueue_admin import cut, visible
 
-#: Maximum number of entries of the admin's log that the page shows.
+#: Maximum number of entries of the audit log that the page shows.
 LOGGED = 20
 
 
@@ -89,7 +87,7 @@ class MessagePage(Page):
                 "died": died,
                 "source": died and died.source and self._source(died.source, around),
                 "neighbours": self._neighbours(message, around) if waits else [],
-                "log": _logged(message),
+                "log": self._log(message),
                 **self._offers(message, standing, died),
             }
         )
@@ -114,6 +112,22 @@ class MessagePage(Page):
                 (_("before"), before, False),
                 (_("behind"), after, around.more),
             )
+        ]
+
+    def _log(self, message: Message) -> list[tuple[AuditEntry, str, str]]:
+        """Return the newest entries of the audit log about a message, with their details."""
+        entries = of_message(message.pk, message.queue_id)[:LOGGED]
+
+        def action_url(pk: int) -> str:
+            return self.url("bulkaction_change", pk)
+
+        return [
+            (
+                entry,
+                str(OPERATIONS.get(entry.operation, entry.operation)),
+                details(entry, action_url, self.owner.message_link),
+            )
+            for entry in entries
         ]
 
     def _offers(
@@ -153,10 +167,3 @@ def _headers(message: Any, died: DeadLetter | None) -> str | None:
         others = {key: value for key, value in message.headers.items() if key != HEADER}
         headers = json.dumps(others) if others else None
     return headers
-
-
-def _logged(message: Message) -> QuerySet[LogEntry]:
-    """Return the newest entries of the admin's log about a message."""
-    about = ContentType.objects.get_for_model(Message)
-    entries = LogEntry.objects.filter(content_type=about, object_id=str(message.pk))
-    return entries.select_related("user").order_by("-action_time")[:LOGGED]

@@ -9,8 +9,6 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping, 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from django.contrib.admin.models import LogEntry
-from django.contrib.contenttypes.models import ContentType
 from django.db.models import Q
 from django.utils.timezone import now
 from django.utils.translation import gettext
@@ -19,12 +17,11 @@ from django.utils.translation import gettext_lazy as _
 from django_pgqueue.admin import exports, places
 from django_pgqueue.admin.failures import WINDOWS, Failures
 from django_pgqueue.admin.places import Place
-from django_pgqueue.admin.queue_actions import PAUSED
 from django_pgqueue.database.runner import runner
 from django_pgqueue.engine.metrics.measuring import metrics_of_all
 from django_pgqueue.engine.wording import age
 from django_pgqueue.history.recent import Recent, Times, recent, times
-from django_pgqueue.models import Process, Queue
+from django_pgqueue.models import AuditEntry, Process, Queue
 from django_pgqueue.tables.process import ago
 from django_pgqueue.templatetags.pgqueue_admin import counted, cut, number, seconds_since
 from django_pgqueue.types import Metrics
@@ -412,20 +409,20 @@ def _vanished(process: Process) -> Alert | None:
 
 
 def _add_pauses(alerts: Sequence[Alert]) -> None:
-    """Add to each alert the user who paused the queue in the admin, and the time."""
-    by_id = {str(alert.queue.pk): alert for alert in alerts if alert.queue}
+    """Add to each alert who paused the queue, and when."""
+    by_id = {alert.queue.pk: alert for alert in alerts if alert.queue}
     if not by_id:
         return
-    entries = LogEntry.objects.filter(
-        content_type=ContentType.objects.get_for_model(Queue),
-        object_id__in=list(by_id),
-        change_message=PAUSED,
-    )
-    for entry in entries.select_related("user").order_by("action_time"):
-        alert = by_id[entry.object_id or ""]
-        told = {"waiting": alert.text.partition(";")[0], "user": cut(str(entry.user), 80)}
-        alert.text = gettext("%(waiting)s, paused by %(user)s") % told
-        alert.since = entry.action_time
+    # Pauses of groups and schedules have arguments.
+    entries = AuditEntry.objects.filter(
+        queue_id__in=list(by_id), operation="pause", arguments={}
+    ).order_by("queue_id", "-id")
+    for entry in entries.distinct("queue_id"):
+        alert = by_id[entry.queue_id or 0]
+        waiting, semicolon, rest = alert.text.partition(";")
+        told = {"waiting": waiting, "user": cut(entry.who, 80)}
+        alert.text = gettext("%(waiting)s, paused by %(user)s") % told + semicolon + rest
+        alert.since = entry.at
 
 
 def short_error(error_class: str, message: str) -> str:

@@ -13,6 +13,7 @@ from django.template.response import SimpleTemplateResponse
 from django.utils.translation import gettext as _
 
 from django_pgqueue.admin.shown import used
+from django_pgqueue.audit import actor
 from django_pgqueue.database.locks import milliseconds, set_locally
 from django_pgqueue.engine.sqlstates import LOCK_NOT_AVAILABLE, QUERY_CANCELED, sqlstate
 from django_pgqueue.models import Queue
@@ -76,6 +77,7 @@ def _limit_transaction(
             context["cursor"].cursor,
             lock_timeout=milliseconds(SECONDS),
             statement_timeout=milliseconds(ACTION_SECONDS),
+            **{"pgqueue.actor": actor().as_json()},  # for the triggers of the audit log
         )
     return execute(sql, params, many, context)
 

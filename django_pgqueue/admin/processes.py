@@ -7,6 +7,7 @@ from typing import Any
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.db.models import F, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
@@ -19,6 +20,8 @@ from django_pgqueue.admin.base import RecordAdmin
 from django_pgqueue.admin.health import HealthPage
 from django_pgqueue.admin.overview import DEAD_AFTER
 from django_pgqueue.admin.page import Page
+from django_pgqueue.database.runner import runner
+from django_pgqueue.engine.audit.entry import record
 from django_pgqueue.models import Message, Process
 from django_pgqueue.tables.process import GONE_KEPT, ago
 from django_pgqueue.templatetags.pgqueue_admin import seconds_since
@@ -116,13 +119,15 @@ class QuietPage(Page):
         process = get_object_or_404(self.owner.get_queryset(self.request), pk=pk)
         if not sees_all(process, self.request):
             raise PermissionDenied
-        Process.objects.filter(pk=pk).update(quiet=self.quiet)
+        with transaction.atomic(using=process._state.db):
+            Process.objects.filter(pk=pk).update(quiet=self.quiet)
+            operation = "quiet" if self.quiet else "wake"
+            record(runner(str(process._state.db)), operation, None, {"process": str(process)})
         told = (
             _("Process %s fetches no more messages, and finishes those that it has.")
             if self.quiet
             else _("Process %s fetches messages again.")
         )
-        self.owner.log_change(self.request, process, "Quieted." if self.quiet else "Woken.")
         self.tell(told % process)
         return HttpResponseRedirect(self.url("process_changelist"))
 

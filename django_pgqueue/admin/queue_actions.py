@@ -13,9 +13,6 @@ from django_pgqueue.admin.page import QueuePage
 from django_pgqueue.admin.search import Backlog
 from django_pgqueue.queues.bulk import Kind
 
-#: The text of a pause in the admin's log.
-PAUSED = "Paused."
-
 
 class PausePage(QueuePage):
     """Pauses a queue. Accepts only POST requests."""
@@ -31,7 +28,6 @@ class PausePage(QueuePage):
         if queue.paused != self.paused:
             queue.paused = self.paused
             queue.save(update_fields=["paused"])
-            self.owner.log_change(self.request, queue, PAUSED if self.paused else "Resumed.")
         done = (
             gettext("Paused %s: consumers do not read from it.")
             if self.paused

@@ -181,6 +181,8 @@ class QueueOverviewPage(FiguresPage):
         if has_sources and may(self.request, Kind.REDRIVE):
             links.append((gettext("Redrive"), self.url("queue_redrive", queue.pk), False))
         links.append((gettext("Settings"), self.url("queue_change", queue.pk), False))
+        if url := self.owner.audit_url(self.request, queue.pk):
+            links.append((gettext("Audit log"), url, False))
         if self.may(PurgePage):
             links.append((gettext("Purge"), self.url("queue_purge", queue.pk), True))
         return links

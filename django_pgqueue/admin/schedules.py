@@ -95,7 +95,6 @@ class RunPage(_SchedulePage):
             self.tell(held if schedule.unique_key else Once.repeated(link), messages.WARNING)
             return
         once.remember(schedule.queue_id, sent)
-        self.owner.log_change(self.request, schedule, f"Sent message {sent}.")
         told = _("Sent message {id} to {queue}.")
         self.tell(format_html(told, id=link, queue=schedule.queue))
 
@@ -121,7 +120,6 @@ class PausePage(_SchedulePage):
         except PgQueueError as error:
             self.tell(str(error), messages.ERROR)
             return
-        self.owner.log_change(self.request, schedule, "Paused." if self.paused else "Resumed.")
         self.tell((_("Paused %s.") if self.paused else _("Resumed %s.")) % schedule)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
+from django.db import transaction
 from django.db.models import QuerySet
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html
@@ -21,6 +22,7 @@ from django_pgqueue.admin.masking import mask, unmasked
 from django_pgqueue.admin.once import Once
 from django_pgqueue.admin.page import QueuePage
 from django_pgqueue.admin.timeline import HEADER
+from django_pgqueue.engine.audit.entry import record
 from django_pgqueue.errors import InvalidArgument, InvalidMessage
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.types import was_skipped
@@ -118,18 +120,29 @@ class SendPage(QueuePage):
         form = SendForm(queues_for(self.request), queue, copied, self.request.POST or None)
         if form.is_valid():
             try:
-                sent = form.send(once)
+                sent = self._send(form, once, copied)
             except (InvalidArgument, InvalidMessage) as error:
                 form.add_error(None, str(error))
             else:
                 if was_skipped(sent) and form.cleaned_data["unique"] is None:
                     self._tell_repeated(form.target.pk, sent)
                 else:
-                    self._tell_sent(form.target, sent, copied)
+                    self._tell_sent(form.target, sent)
                     if not was_skipped(sent):
                         once.remember(form.target.pk, sent)
                 return HttpResponseRedirect(self.url("queue_overview", form.target.pk))
         return self.render({"title": title, "back": back, "form": form, "copied": copied})
+
+    @staticmethod
+    def _send(form: SendForm, once: Once, copied: Any) -> int:
+        """Send the message, and record that in the audit log."""
+        with transaction.atomic(using=form.target.alias):
+            sent = form.send(once)
+            if not was_skipped(sent):
+                target = form.target
+                given = {"ids": [sent], "copy_of": copied and copied.pk}
+                record(target.opened.runner, "send", (target.pk, target.name), given, 1)
+        return sent
 
     def _copied(self, queue: Queue) -> Any:
         """Return the message to copy, or None. Raise Http404 if the user may not see it."""
@@ -145,12 +158,9 @@ class SendPage(QueuePage):
         link = self.owner.message_link(sent, queue_id)
         self.tell(Once.repeated(link), messages.WARNING)
 
-    def _tell_sent(self, queue: Queue, sent: int, copied: Any) -> None:
+    def _tell_sent(self, queue: Queue, sent: int) -> None:
         told = gettext("Nothing was sent: message {id} of {queue} has this unique key.")
         if not was_skipped(sent):
             told = gettext("Sent message {id} to {queue}.")
-            self.owner.log_change(self.request, queue, f"Sent message {sent}.")
-            if copied is not None:
-                self.owner.log_change(self.request, copied, f"Sent as message {sent}.")
         link = self.owner.message_link(sent, queue.pk)
         self.tell(format_html(told, id=link, queue=queue))

@@ -21,6 +21,13 @@ _KEPT = "SELECT, INSERT, UPDATE, DELETE"
 # The columns that a sender writes: without enqueued_at, so that no sender can backdate a message.
 _SENT = f"INSERT ({', '.join(each.name for each in COLUMNS if each.set_by != 'server')})"
 
+# The columns of the audit log that a role writes: without the time and the role's name. It adds to
+# the count of an operation in steps until the operation has ended.
+_RECORDED = (
+    "INSERT (operation, queue_id, queue_name, arguments, count, ended_at, who, place, program, "
+    "host), UPDATE (count, ended_at)"
+)
+
 # The rights of each kind of role, by table name without its prefix. Triggers run with the rights of
 # the role whose statement fires them, so a sender needs rights on the live tables.
 _SENDER = {
@@ -51,13 +58,14 @@ _CONSUMER = {
     "history": "SELECT, INSERT, UPDATE",
     "attempt": "SELECT, INSERT, DELETE",
     "schedule": "SELECT, INSERT, UPDATE",
+    "audit": f"SELECT (id, count, ended_at), {_RECORDED}",
 }
 _ANALYST = dict.fromkeys(
     (
         *("queue", "binding", "process", "message", "archive", "live", "message_id_seq", "wake"),
         *("ready", "deferred", "lease", "waiting", "group", "recheck", "claim", "unlogged"),
         *("rollup", "rollup_run", "lake", "export_run", "purge_mark", "attempt", "schedule"),
-        *("bulk_action", "bulk_action_part", "group_setting", "history"),
+        *("bulk_action", "bulk_action_part", "group_setting", "history", "audit"),
     ),
     "SELECT",
 )
@@ -69,6 +77,7 @@ _OPERATOR = {
     "binding": _KEPT,
     "group_setting": _KEPT,
     "schedule": _KEPT,
+    "audit": f"SELECT, {_RECORDED}",
     **dict.fromkeys(("bulk_action", "bulk_action_part"), _KEPT),
     "message_id_seq": "SELECT, USAGE",
 }
@@ -84,6 +93,7 @@ _SPARK = {
         _KEPT,
     ),
     "message_id_seq": "SELECT, USAGE",
+    "audit": f"SELECT, {_RECORDED}",
 }
 
 _RIGHTS = {
@@ -107,10 +117,10 @@ _HEADS = "first_heads|next_heads|alive_groups|recheck_id"
 # Functions that triggers, policies and statements call with the rights of the role.
 _FUNCTIONS = {
     "sender": "^pgqueue_(wake|sent)$",
-    "consumer": f"^pgqueue_(may|wake|sent|fall_asleep|go_on|{_HEADS}|{_SLOTS})$",
-    "operator": f"^pgqueue_(may|wake|sent|fall_asleep|go_on|apply_limits|{_HEADS}|{_SLOTS})$",
+    "consumer": f"^pgqueue_(may|audit|wake|sent|fall_asleep|go_on|{_HEADS}|{_SLOTS})$",
+    "operator": f"^pgqueue_(may|audit|wake|sent|fall_asleep|go_on|apply_limits|{_HEADS}|{_SLOTS})$",
     "analyst": "^pgqueue_(may|spacing|group_rule)$",
-    "spark": f"^pgqueue_(may|wake|sent|fall_asleep|go_on|{_HEADS}|{_SLOTS})$",
+    "spark": f"^pgqueue_(may|audit|wake|sent|fall_asleep|go_on|{_HEADS}|{_SLOTS})$",
 }
 
 # A right that identifies each kind of role, the widest kind first. Every database has these tables.

@@ -10,6 +10,7 @@ leases    batch leases: one row for messages that one read leased together
 groups    FIFO groups: which message is at the head of each
 redrive   send dead letters and archived messages again
 metrics   message counts and ages
+audit     entries of the audit log
 ========  ==============================================================================
 
 Statements include parts of three files. ``places.sql`` defines the places in which messages are

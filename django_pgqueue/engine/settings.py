@@ -43,6 +43,9 @@ _SECONDS = Kind(_is_seconds, "a number of seconds, zero or more")
 _SECONDS_OR_NONE = Kind(
     lambda value: value is None or _is_seconds(value), "a number of seconds, zero or more, or None"
 )
+_DAYS_OR_NONE = Kind(
+    lambda value: value is None or _is_seconds(value), "a number of days, zero or more, or None"
+)
 _WORDS = ("password", "passwd", "secret", "token", "authorization", "api_key", "apikey")
 
 #: The parts of the admin that are hidden until they are used.
@@ -58,6 +61,7 @@ _SETTINGS: dict[str, tuple[Any, Kind]] = {
     "ADMIN_SHOWS": ((), Kind(_are_parts, f"a list of some of {', '.join(map(repr, ADMIN_PARTS))}")),
     "ATTEMPTS_KEPT": (20, _COUNT),
     "ATTEMPTS_PER_QUEUE": (100_000, _COUNT),
+    "AUDIT_DAYS": (90.0, _DAYS_OR_NONE),
     "CACHE_SECONDS": (5.0, _SECONDS),
     "COPY_THRESHOLD": (500, _COUNT),
     "EXACT_COUNT_LIMIT": (10_000, _COUNT),

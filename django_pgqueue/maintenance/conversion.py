@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from django.db import DatabaseError, connections, transaction
 
 from django_pgqueue.conf import settings
+from django_pgqueue.database.acting import tell_actor
 from django_pgqueue.database.locks import KEPT, briefly, keep_vacuum_off, milliseconds, set_locally
 from django_pgqueue.ddl import grants
 from django_pgqueue.engine import arguments
@@ -332,6 +333,7 @@ def _has_rows_from(cursor: Any, partition: Partition, start: dt.datetime) -> boo
 
 
 def _set_interval(cursor: Any, queue_id: int, interval: dt.timedelta) -> None:
+    tell_actor(cursor)
     cursor.execute(
         "UPDATE pgqueue_queue SET partition_interval = %s WHERE id = %s", [interval, queue_id]
     )

@@ -15,6 +15,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import DatabaseError, Error, OperationalError, connections
 
+from django_pgqueue.audit import acting_as, actor
 from django_pgqueue.engine.wording import amount, length_of
 from django_pgqueue.errors import PgQueueError
 from django_pgqueue.management.progress_bar import ProgressBar
@@ -41,9 +42,13 @@ class QueueCommand(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         alias, self._as_json = Queue.objects.database(options["database"]), options["json"]
+        program = type(self).__module__.rpartition(".")[2]
         try:
             # Some jobs use psycopg directly: convert its errors to Django's.
-            with connections[alias].wrap_database_errors:
+            with (
+                connections[alias].wrap_database_errors,
+                acting_as(actor().who, place="command", program=program),
+            ):
                 self.run(alias, options)
         except (PgQueueError, Error) as error:
             raise CommandError(f"{advice(error, alias)} {self.so_far}".strip()) from error

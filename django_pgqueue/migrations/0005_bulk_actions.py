@@ -1,6 +1,9 @@
-"""Actions on many messages: ``pgqueue_bulk_action`` has a row for each,
+"""The work of operators: actions on many messages, and the audit log.
+
+``pgqueue_bulk_action`` has a row for each,
 ``pgqueue_bulk_action_part`` the ids of its steps until they are done. A role sees and writes the
-rows of its queues only."""
+rows of its queues only. ``pgqueue_audit`` has an entry for each operation: ``audit.sql`` writes it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from django.db import migrations, models
 
 from django_pgqueue.ddl import run_sql
 
+ROLE = models.Func(template="CURRENT_USER", output_field=models.TextField())
 NOW = models.Func(function="statement_timestamp", output_field=models.DateTimeField())
 
 
@@ -109,6 +113,10 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("paced_until", models.DateTimeField(null=True)),
+                (
+                    "entry",
+                    models.BigIntegerField(null=True, help_text="Its entry in the audit log."),
+                ),
                 (
                     "queue",
                     models.ForeignKey(
@@ -217,4 +225,36 @@ class Migration(migrations.Migration):
         ),
         run_sql.extend_rights("pgqueue_bulk_action", "pgqueue_bulk_action_part"),
         run_sql.run("policies"),
+        migrations.CreateModel(
+            name="AuditEntry",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("at", models.DateTimeField(db_default=NOW)),
+                ("operation", models.TextField()),
+                ("queue_id", models.IntegerField(null=True)),
+                ("queue_name", models.TextField(default="")),
+                ("arguments", models.JSONField(default=dict)),
+                ("count", models.BigIntegerField(null=True)),
+                ("ended_at", models.DateTimeField(null=True)),
+                ("who", models.TextField()),
+                ("place", models.TextField()),
+                ("program", models.TextField(default="")),
+                ("host", models.TextField(default="")),
+                ("role", models.TextField(db_default=ROLE)),
+            ],
+            options={
+                "verbose_name": "audit entry",
+                "verbose_name_plural": "audit log",
+                "db_table": "pgqueue_audit",
+                "ordering": ("-id",),
+                "default_permissions": ("view",),
+                "required_db_vendor": "postgresql",
+                "indexes": [
+                    models.Index(fields=["at"], name="pgqueue_audit_at"),
+                    models.Index(fields=["queue_id", "-id"], name="pgqueue_audit_queue"),
+                ],
+            },
+        ),
+        run_sql.run("audit"),
+        run_sql.extend_rights("pgqueue_audit"),
     ]

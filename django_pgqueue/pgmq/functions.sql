@@ -296,6 +296,9 @@ BEGIN
         purged := purged + batch;
         EXIT WHEN batch = 0;
     END LOOP;
+    IF purged > 0 THEN
+        PERFORM pgqueue_audit('purge', q.id, NULL, '{}', purged);
+    END IF;
     RETURN purged;
 END
 $$;

@@ -14,6 +14,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import DatabaseError, models
 
 from django_pgqueue import maintenance, signals
+from django_pgqueue.database.acting import operating
 from django_pgqueue.database.runner import runner
 from django_pgqueue.engine.habits import SEND, unexpected
 from django_pgqueue.engine.metrics import measuring
@@ -22,6 +23,7 @@ from django_pgqueue.errors import QueueBusy, QueueInUse
 from django_pgqueue.history.keep import keep_history
 from django_pgqueue.queues import announcing
 from django_pgqueue.queues.decorators import takes, twin_of
+from django_pgqueue.tables.audit import AuditEntry
 from django_pgqueue.tables.binding import Binding, route, send_to_each, with_key
 from django_pgqueue.tables.process import Process
 from django_pgqueue.tables.queue import Queue, QueueSettings, as_arguments, explained
@@ -179,6 +181,7 @@ class QueuesManager(models.Manager[M]):
                     done.append(maintained)
             if queues is None:
                 keep_history(alias)
+                AuditEntry.objects.prune(alias)
             return done
 
     def bind(self, pattern: str, queue: str | Queue) -> bool:
@@ -196,7 +199,8 @@ class QueuesManager(models.Manager[M]):
             pattern = topic_pattern(pattern)
             found = Queue.objects.resolve(queue, alias)
             bindings = Binding.objects.using(found.alias)
-            _, created = bindings.get_or_create(pattern=pattern, queue_id=found.pk)
+            with operating(found.alias):
+                _, created = bindings.get_or_create(pattern=pattern, queue_id=found.pk)
             return created
 
     def unbind(self, pattern: str, queue: str | Queue) -> bool:
@@ -211,7 +215,8 @@ class QueuesManager(models.Manager[M]):
             pattern = topic_pattern(pattern)
             found = Queue.objects.resolve(queue, alias)
             bindings = Binding.objects.using(found.alias)
-            deleted, _ = bindings.filter(pattern=pattern, queue_id=found.pk).delete()
+            with operating(found.alias):
+                deleted, _ = bindings.filter(pattern=pattern, queue_id=found.pk).delete()
             return deleted > 0
 
     def list_bindings(self, queue: str | Queue | None = None) -> list[Binding]:

@@ -25,7 +25,9 @@ from django_pgqueue import signals
 from django_pgqueue.acks import text_of
 from django_pgqueue.database.home import HomeManager
 from django_pgqueue.database.locks import KEPT, milliseconds, set_locally
+from django_pgqueue.database.runner import runner
 from django_pgqueue.engine.arguments import INT4
+from django_pgqueue.engine.audit.entry import add, record, unrecorded
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.redrive import redriving
 from django_pgqueue.engine.settle import settling
@@ -83,6 +85,8 @@ class BulkActionManager(HomeManager["BulkAction"]):
                 highest_id=max(ids, default=0),
                 **values,
             )
+            bulk_action.record()
+            bulk_action.save(update_fields=["entry"])
             BulkActionPart.objects.using(queue.alias).bulk_create(
                 BulkActionPart(bulk_action=bulk_action, ids=list(ids[first : first + PART]))
                 for first in range(0, len(ids), PART)
@@ -225,6 +229,9 @@ class BulkAction(models.Model):
     step_size: columns.Integer = models.IntegerField(
         default=PART, help_text="Maximum number of messages in the next step."
     )
+    entry: columns.BigIntegerOrNull = models.BigIntegerField(
+        null=True, help_text="Its entry in the audit log."
+    )
     #: The earliest time of the next step, if there is a rate.
     paced_until: columns.TimeOrNull = models.DateTimeField(null=True)
 
@@ -264,17 +271,29 @@ class BulkAction(models.Model):
 
     def stop(self) -> bool:
         """Stop after the current step. Returns False if it was not running."""
-        return bool(self._rows((self.RUNNING,)).update(state=self.STOPPED))
+        return self._change("stop", (self.RUNNING,), state=self.STOPPED)
 
     def resume(self) -> bool:
         """Continue after a stop or a failure. Returns False if it cannot: its queue was dropped, or
         it was neither stopped nor failed."""
         queues = Queue.objects.using(self._state.db).values("pk")
-        rows = self._rows((self.STOPPED, self.FAILED)).filter(queue_id__in=queues)
-        return bool(rows.update(state=self.RUNNING, error="", finished_at=None))
+        states, values = (self.STOPPED, self.FAILED), {"error": "", "finished_at": None}
+        return self._change("resume", states, queues, state=self.RUNNING, **values)
 
-    def _rows(self, states: Sequence[str]) -> models.QuerySet[BulkAction]:
-        return type(self).objects.using(self._state.db).filter(pk=self.pk, state__in=states)
+    def _change(
+        self, operation: str, states: Sequence[str], queues: Any = None, **values: Any
+    ) -> bool:
+        """Update the row if it is in one of these states, and record that."""
+        alias = str(self._state.db)
+        rows = type(self).objects.using(alias).filter(pk=self.pk, state__in=states)
+        if queues is not None:
+            rows = rows.filter(queue_id__in=queues)
+        with transaction.atomic(using=alias):
+            changed = bool(rows.update(**values))
+            if changed:
+                told = {"bulk_action": self.pk}
+                record(runner(alias), operation, (self.queue_id, self.queue_name), told)
+        return changed
 
     def step(self) -> float | None:
         """Act on the next part. Returns the seconds until the next step, None after the last step.
@@ -342,7 +361,32 @@ class BulkAction(models.Model):
         return None
 
     def act(self, queue: OpenQueue, ids: Sequence[int]) -> int:
-        """Perform the action on these messages. Returns how many were changed."""
+        """Perform the action on these messages, and record it. Returns how many were changed."""
+        with unrecorded():
+            done = self._act(queue, ids)
+        if done and self.entry is not None:
+            add(queue.runner, self.entry, done)
+        return done
+
+    def record(self) -> None:
+        """Write the entry in the audit log. Steps add to its count."""
+        given: dict[str, Any] = {"bulk_action": self.pk, "messages": self.count}
+        if self.target:
+            given["to"] = self.target
+        if self.rate is not None:
+            given["rate"] = self.rate
+        if self.filter:
+            given["filter"] = self.filter
+        self.entry = record(
+            self.queue.opened.runner,
+            str(self.kind),
+            (self.queue_id, self.queue_name),
+            given,
+            0,
+            ended=False,
+        )
+
+    def _act(self, queue: OpenQueue, ids: Sequence[int]) -> int:
         match Kind(self.kind):
             case Kind.REDRIVE:
                 return self._send(redriving.redrive, queue, ids)
@@ -384,6 +428,8 @@ class BulkAction(models.Model):
 
     def _end(self, state: str = DONE) -> None:
         self.state, self.finished_at = state, now()
+        if state == self.DONE and self.entry is not None:
+            add(self.queue.opened.runner, self.entry, 0, ended=True)
         self.save()
         signals.bulk_action_ended.send_robust(type(self), bulk_action=self)
 

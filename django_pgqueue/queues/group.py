@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db import DatabaseError, models, transaction
+from django.db import DatabaseError, models
 
+from django_pgqueue.database.acting import operating
 from django_pgqueue.engine import arguments
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.queues.decorators import twin_of
@@ -104,7 +105,9 @@ class BoundGroup:
 
     def reset(self) -> None:
         """Give the group the queue's settings again, and resume it."""
-        self._rows(self._find()).delete()
+        queue = self._find()
+        with operating(queue.alias):
+            self._rows(queue).delete()
 
     @twin_of(reset)
     def areset(self, *args, **kwargs):
@@ -138,15 +141,15 @@ class BoundGroup:
 
     def _change(self, queue: Queue, values: dict[str, Any]) -> None:
         """Store these settings. Deletes the row if the group then has no own settings."""
-        if any(values.values()):
-            row = GroupSetting(queue=queue, group_key=self.key, **values)
-            GroupSetting.objects.using(queue.alias).bulk_create(
-                [row],
-                update_conflicts=True,
-                unique_fields=["queue", "group_key"],
-                update_fields=list(values),
-            )
-            return
-        with transaction.atomic(using=queue.alias):
+        with operating(queue.alias):
+            if any(values.values()):
+                row = GroupSetting(queue=queue, group_key=self.key, **values)
+                GroupSetting.objects.using(queue.alias).bulk_create(
+                    [row],
+                    update_conflicts=True,
+                    unique_fields=["queue", "group_key"],
+                    update_fields=list(values),
+                )
+                return
             self._rows(queue).update(**values)
             self._rows(queue).filter(limit=None, rate=None, paused=False).delete()

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from django.db import models, transaction
 
+from django_pgqueue.engine.audit.entry import record_settled
 from django_pgqueue.engine.settle import settling
 from django_pgqueue.engine.settle.settling import Target
 from django_pgqueue.errors import ImmutableMessage, InvalidArgument
@@ -47,7 +48,9 @@ class MessageQuerySet(models.QuerySet[Any]):
             for queue_id, pk in rows:
                 by_queue.setdefault(queue_id, []).append(pk)
             for queue in Queue.objects.using(self.db).filter(pk__in=by_queue):
-                deleted += len(settling.erase(queue.opened, by_queue[queue.pk]))
+                erased = settling.erase(queue.opened, by_queue[queue.pk])
+                record_settled(queue.opened, "discard", erased)
+                deleted += len(erased)
         return deleted, {self.model._meta.label: deleted}
 
     delete.alters_data = True  # type: ignore[attr-defined]

@@ -16,9 +16,12 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue import signals
 from django_pgqueue.acks import text_of
+from django_pgqueue.database.acting import operating
 from django_pgqueue.database.home import HomeManager
 from django_pgqueue.database.locks import milliseconds, settings_for
+from django_pgqueue.database.runner import runner
 from django_pgqueue.engine import arguments, cron, times
+from django_pgqueue.engine.audit.entry import record
 from django_pgqueue.engine.names import MESSAGE
 from django_pgqueue.engine.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
 from django_pgqueue.engine.times import as_microseconds
@@ -179,7 +182,7 @@ class ScheduleManager(HomeManager["Schedule"]):
         if not Queue.objects.using(using).filter(_may_send("pk"), pk=found.pk).exists():
             return False
         with (
-            transaction.atomic(using=using),
+            operating(using),
             connections[using].cursor() as cursor,
             settings_for(cursor, lock_timeout=milliseconds(_PATIENCE)),
         ):
@@ -342,7 +345,7 @@ class Schedule(models.Model):
         """Save the settings, and recompute the next tick if the times changed."""
         self.check_settings()
         alias = using or self._state.db or Queue.objects.database()
-        with transaction.atomic(using=alias):
+        with operating(alias):
             old, fields = None, update_fields
             if not self._state.adding:
                 rows = type(self).objects.using(alias).select_for_update()
@@ -427,7 +430,16 @@ class Schedule(models.Model):
         options = {"unique": self.unique_key or unique, **self._options}
         if not self.unique_key:
             options["until"] = until
-        return bound.send(self.body, headers=header, **options)
+        with transaction.atomic(using=alias):
+            pk = bound.send(self.body, headers=header, **options)
+            if not was_skipped(pk):
+                told = {"schedule": self.name, "ids": [pk]}
+                record(runner(alias), "run", (self.queue_id, self.queue.name), told, 1)
+        return pk
+
+    def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
+        with operating(kwargs.get("using") or str(self._state.db)):
+            return super().delete(*args, **kwargs)
 
     @property
     def _options(self) -> dict[str, Any]:

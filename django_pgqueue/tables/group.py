@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from django.db import models
 
+from django_pgqueue.database.acting import operating
 from django_pgqueue.engine import arguments
 from django_pgqueue.tables import columns
 from django_pgqueue.tables.queue import Queue
@@ -59,7 +60,8 @@ class GroupSetting(models.Model):
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Save the settings. Raises InvalidArgument as the methods of ``BoundGroup`` do."""
         self._check()
-        super().save(*args, **kwargs)
+        with operating(kwargs.get("using") or self.queue.alias):
+            super().save(*args, **kwargs)
 
     def _check(self) -> None:
         arguments.group(self.group_key)

@@ -18,6 +18,7 @@ from django.utils.translation import gettext_lazy
 from django_pgqueue import errors, pgmq
 from django_pgqueue.conf import settings
 from django_pgqueue.database import locks
+from django_pgqueue.database.acting import operating, tell_actor
 from django_pgqueue.database.home import HomeManager
 from django_pgqueue.database.runner import database_key, runner
 from django_pgqueue.engine import arguments
@@ -72,7 +73,9 @@ class QueueQuerySet(models.QuerySet["Queue"]):
                 f"update() cannot change {name}, because it does not change the queue's tables. "
                 f"{FIXED_ADVICE[name]}"
             )
-        return super().update(**kwargs)
+        self._for_write = True
+        with operating(self.db):
+            return super().update(**kwargs)
 
     def delete(self) -> tuple[int, dict[str, int]]:
         """Drop the queues one by one, because each drop locks tables of its own."""
@@ -393,7 +396,7 @@ class Queue(models.Model):
                 for field in self._meta.concrete_fields
                 if field.name not in fixed and field.attname not in self.get_deferred_fields()
             }
-        with transaction.atomic(using=alias):
+        with operating(alias):
             super().save(*args, using=alias, **kwargs)
             if is_new:
                 self.make_tables(alias)
@@ -446,6 +449,7 @@ class Queue(models.Model):
             connections[alias].cursor() as cursor,
             locks.settings_for(cursor, lock_timeout=locks.milliseconds(stall)),
         ):
+            tell_actor(cursor)
             locks.keep_vacuum_off(cursor, own_tables(pk))
             self.bulk_actions.model.objects.abandon(self, using=alias)
             deleted = super().delete(using=alias)

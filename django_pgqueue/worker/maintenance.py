@@ -15,7 +15,7 @@ from django_pgqueue.conf import settings
 from django_pgqueue.errors import QueueBusy
 from django_pgqueue.history.keep import keep_history
 from django_pgqueue.maintenance import lease, maintain_or_tell
-from django_pgqueue.models import BulkAction, Queue
+from django_pgqueue.models import AuditEntry, BulkAction, Queue
 from django_pgqueue.worker.loop import Loop, for_each
 
 #: Maximum length of the maintenance lease, in seconds.
@@ -119,6 +119,7 @@ class Maintenance(Loop):
         wait = min(self._every, _HISTORY)
         try:
             wait = min(self._every, keep_history(alias))
+            AuditEntry.objects.prune(alias)
         except Error as error:
             signals.database_failed.send_robust(
                 self.name, operation="history", error=error, wait=wait

@@ -38,7 +38,7 @@ MEANINGFUL = {
     *(f"{verb}_message" for verb in ("view", "send", "settle", "redrive", "delete")),
     *("replay_archivedmessage", "view_bulkaction"),
     *(f"view_{name}" for name in ("process", "health", "rollup", "rolluprun", "exportrun")),
-    *("view_lake", "change_lake"),
+    *("view_lake", "change_lake", "view_auditentry"),
     *(f"{verb}_schedule" for verb in ("add", "view", "change", "delete")),
     *(f"{verb}_binding" for verb in ("add", "view", "delete")),
     "quiet_process",
@@ -317,7 +317,7 @@ def test_the_way_to_each_page_is_on_each_page(admin_client, orders, settings):
     for name in ("queue_changelist", "message_changelist", "schedule_changelist", "health"):
         text = admin_client.get(reverse(f"admin:django_pgqueue_{name}")).content.decode()
         nav = text.partition('class="pgqueue-nav"')[2].partition("</nav>")[0]
-        assert nav.count("<li>") == 8
+        assert nav.count("<li>") == 9
         assert nav.count('aria-current="page"') == 1
 
 

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.contrib.contenttypes.models import ContentType
 from django.db import connection
@@ -19,7 +18,14 @@ from django.test import Client
 from django.urls import reverse
 
 from django_pgqueue import queue
-from django_pgqueue.models import ArchivedMessage, BoundQueue, BulkAction, Message, Queue
+from django_pgqueue.models import (
+    ArchivedMessage,
+    AuditEntry,
+    BoundQueue,
+    BulkAction,
+    Message,
+    Queue,
+)
 from django_pgqueue.queues import bulk
 from tests.actors import Actor, drive
 from tests.admin.conftest import answer, confirm, page
@@ -79,18 +85,16 @@ def test_its_page_drives_it_to_the_end(operator, orders, slowly):
     assert "data-pgqueue-drive" not in text
 
 
-def test_both_ends_are_logged_in_the_queues_history(operator, orders, slowly):
+def test_it_is_in_the_audit_log_from_its_start(operator, orders, slowly):
     bulk_action = begun(operator, orders, "cancel")
-    before = [entry.get_change_message() for entry in LogEntry.objects.all()]
+    before = AuditEntry.objects.get(operation="cancel")
     drive()
 
-    told = [entry.get_change_message() for entry in LogEntry.objects.order_by("pk")]
-    assert before == told[:1]
-    last = Message.objects.latest("pk").pk
-    what = f"Cancel, 60 messages up to id {last}: bulk action {bulk_action.pk}"
-    assert told == [f"{what} started.", f"{what} ended: 60 cancelled."]
-    assert {entry.object_repr for entry in LogEntry.objects.all()} == {"orders"}
-    assert {entry.user.username for entry in LogEntry.objects.all()} == {"ann"}
+    [entry] = AuditEntry.objects.filter(place="admin")
+    assert (before.count < 60, before.ended_at) == (True, None)
+    assert (entry.pk, entry.count, entry.ended_at is None) == (before.pk, 60, False)
+    assert (entry.who, entry.queue_name) == ("ann", "orders")
+    assert entry.arguments["bulk_action"] == bulk_action.pk
 
 
 def test_160_there_after_a_question_about_60_and_60_go(operator, orders):
@@ -133,11 +137,11 @@ def test_a_bulk_action_is_stopped_and_resumed(operator, orders, slowly):
     assert "Stopped: 20 of 60 messages in " in stopped
     bulk_action.refresh_from_db()
     assert bulk_action.done == 40
-    told = [entry.get_change_message() for entry in LogEntry.objects.order_by("pk")]
-    assert [text.split(": bulk action")[1].split(" ", 2)[2] for text in told] == [
-        "started.",
-        "stopped after 20 messages.",
-        "resumed.",
+    entries = AuditEntry.objects.filter(who="ann").order_by("pk")
+    assert [(entry.operation, entry.count) for entry in entries] == [
+        ("delete", 40),
+        ("stop", None),
+        ("resume", None),
     ]
 
 
@@ -279,8 +283,8 @@ def test_a_process_killed_midway_leaves_the_rest_to_the_next_one(committed_order
     assert (bulk_action.state, bulk_action.done, bulk_action.passed) == ("done", 30_000, 0)
     again = Message.objects.filter(headers__has_key="x-replay-of")
     assert again.values("headers__x-replay-of").distinct().count() == again.count() == 30_000
-    [logged] = LogEntry.objects.all()
-    assert "ended: 30,000 sent again" in logged.get_change_message()
+    entry = AuditEntry.objects.get(operation="replay")
+    assert (entry.count, entry.ended_at is None) == (30_000, False)
 
 
 @pytest.fixture
@@ -381,8 +385,6 @@ def test_a_request_shows_the_error_of_the_bulk_action_that_it_began(operator, ar
     assert "Failed: 0 of 60 messages" in text
     assert "none allowed" in text
     assert "data-pgqueue-drive" not in text
-    [_, logged] = [entry.get_change_message() for entry in LogEntry.objects.order_by("pk")]
-    assert "ended: 0 sent again; none allowed" in logged
     allow()
     send_for(operator, BulkAction.objects.get(), "resume")
     assert queue("audited").metrics().length == 60
@@ -419,7 +421,7 @@ def test_few_messages_go_all_or_none(operator, orders, archived):
     assert "Nothing was changed: no mail allowed" in refused
     assert orders.metrics().length == 0
     assert not BulkAction.objects.exists()
-    assert not LogEntry.objects.exists()
+    assert not AuditEntry.objects.filter(place="admin").exists()
     allow()
     confirm(operator, url, asked)
     assert (orders.metrics().length, queue("mails").metrics().length) == (3, 2)

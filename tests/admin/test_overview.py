@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import getpass
 import html
 import json
 import re
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -16,7 +16,7 @@ from django.urls import reverse
 
 from django_pgqueue import queue
 from django_pgqueue.history.recent import Counts, Recent
-from django_pgqueue.models import Attempt, Message, Queue
+from django_pgqueue.models import Attempt, AuditEntry, Message, Queue
 from tests.admin.conftest import (
     MOST,
     OF_PERMISSIONS,
@@ -263,7 +263,7 @@ def test_a_paused_queue_is_an_alert_while_something_waits(operator, orders):
     orders.send(1)
 
     assert empty == []
-    assert alerts(operator) == ["▲ Paused orders 1 waiting"]
+    assert alerts(operator) == [f"▲ Paused orders 1 waiting, paused by {getpass.getuser()}"]
     assert '<span class="chip warning">paused</span>' in page(operator, "queue")
 
 
@@ -277,7 +277,8 @@ def test_a_queue_has_one_alert_with_its_first_cause_first(operator, orders):
     assert told.endswith("; 10 of 20 attempts failed in the last ten minutes")
     Queue.objects.update(paused=True)
     assert alerts(operator) == [
-        "▲ Paused orders 1 waiting; 10 of 20 attempts failed in the last ten minutes"
+        f"▲ Paused orders 1 waiting, paused by {getpass.getuser()}; 10 of 20 attempts failed in "
+        "the last ten minutes"
     ]
 
 
@@ -369,10 +370,8 @@ def test_queues_are_paused_and_resumed_by_a_button(operator, orders):
 
     assert paused
     assert not Queue.objects.get().paused
-    assert [e.get_change_message() for e in LogEntry.objects.order_by("pk")] == [
-        "Paused.",
-        "Resumed.",
-    ]
+    entries = AuditEntry.objects.filter(place="admin").order_by("pk")
+    assert [entry.operation for entry in entries] == ["pause", "resume"]
 
 
 def test_pausing_takes_a_post_and_a_queue(operator, orders):

@@ -7,7 +7,6 @@ import re
 from typing import Any
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
 from django.db import connection
 from django.test import Client
@@ -15,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_pgqueue import queue
-from django_pgqueue.models import Attempt, Message, Queue
+from django_pgqueue.models import Attempt, AuditEntry, Message, Queue
 from tests.admin.conftest import MOST, OF_PERMISSIONS, confirm, consumer, happened, page, queries
 from tests.conftest import run_sql
 
@@ -127,7 +126,8 @@ def test_a_message_is_sent(operator, orders):
     assert "Sent message <a" in answer.content.decode()
     assert (sent.body, sent.headers, sent.priority) == ({"order": 7}, {"trace": "x"}, 5)
     assert orders.metrics().delayed == 1
-    assert LogEntry.objects.get().get_change_message() == f"Sent message {sent.pk}."
+    entry = AuditEntry.objects.get(operation="send")
+    assert (entry.who, entry.arguments) == ("ann", {"ids": [sent.pk]})
 
 
 def test_a_message_whose_unique_key_is_held_is_not_called_sent(operator, orders):
@@ -139,7 +139,7 @@ def test_a_message_whose_unique_key_is_held_is_not_called_sent(operator, orders)
     text = answer.content.decode()
     assert "Nothing was sent: message <a" in text
     assert f"/message/{first}/change/" in text
-    assert not LogEntry.objects.exists()
+    assert not AuditEntry.objects.filter(operation="send").exists()
     assert Message.objects.get().body == 1
 
 
@@ -165,7 +165,7 @@ def test_a_form_that_is_submitted_twice_sends_one_message(operator, orders, sess
     [message] = Message.objects.all()
     assert f"/message/{message.pk}/change/" in text
     assert "submitted before" in text or (key and "Nothing was sent: message <a" in text)
-    assert LogEntry.objects.count() == 1
+    assert AuditEntry.objects.filter(operation="send").count() == 1
 
 
 def test_a_form_remembers_its_message_after_its_key_is_free_again(operator, orders):

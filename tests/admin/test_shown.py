@@ -25,7 +25,7 @@ LISTS = {
     "exports": {"lake", "exportrun"},
     "rollups": {"rollup", "rolluprun"},
 }
-ALWAYS = {"queue", "message", "process", "bulkaction"}
+ALWAYS = {"queue", "message", "process", "bulkaction", "auditentry"}
 
 FIRST = {
     "schedules": lambda orders: Schedule.objects.create(

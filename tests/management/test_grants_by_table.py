@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from functools import partial
 
 import pytest
 from django.db import DatabaseError, IntegrityError
@@ -12,7 +13,15 @@ from django_pgqueue.ddl.grants import KINDS
 from django_pgqueue.engine.names import MESSAGE
 from django_pgqueue.engine.sqlstates import sqlstate
 from django_pgqueue.errors import UntrustedSource
-from django_pgqueue.models import Attempt, BulkAction, GroupSetting, Message, Queue, Schedule
+from django_pgqueue.models import (
+    Attempt,
+    AuditEntry,
+    BulkAction,
+    GroupSetting,
+    Message,
+    Queue,
+    Schedule,
+)
 from django_pgqueue.queues.bulk import Kind
 from tests.conftest import rolled_back, run_sql
 from tests.management.calling import call
@@ -47,6 +56,7 @@ pgqueue_attempt         -/-         SID/-       SID/-       S/-         SID/-
 pgqueue_schedule        -/-         SIU/-       SIUD/-      S/-         SIU/-
 pgqueue_bulk_action     -/-         -/-         SIUD/-      S/-         S/-
 pgqueue_bulk_action_part -/-         -/-         SIUD/-      S/-         S/-
+pgqueue_audit           -/-         -/-         S/-         S/-         S/-
 pgqueue_rollup          -/-         -/-         S/S         S/S         SIUD/SIUD
 pgqueue_rollup_run      -/-         -/-         S/S         S/S         SIUD/SIUD
 pgqueue_lake            -/-         -/-         S/S         S/S         SIUD/SIUD
@@ -163,6 +173,30 @@ def test_a_role_of_all_queues_sees_the_rows_of_all_and_of_later_ones(role, one_o
 
     with acting(role):
         assert Attempt.objects.count() == Schedule.objects.count() == 3
+
+
+def test_roles_add_to_the_audit_log_and_rewrite_nothing(role, one_of_each):
+    call("pgqueue_grants", "--role", role, "--for", "consumer", "--queue", "orders", "--apply")
+    run_sql("DELETE FROM pgqueue_audit WHERE operation <> 'purge'")
+    [(begun,)] = run_sql("SELECT id FROM pgqueue_audit WHERE queue_name = 'orders'")
+
+    with acting(role):
+        assert queue("orders").purge() == 1
+        for forged in (
+            "INSERT INTO pgqueue_audit (operation, who, place, role) VALUES ('a', 'b', 'c', 'd')",
+            "INSERT INTO pgqueue_audit (operation, who, place, at) VALUES ('a', 'b', 'c', now())",
+            "UPDATE pgqueue_audit SET who = 'bob'",
+            "DELETE FROM pgqueue_audit",
+            "TRUNCATE pgqueue_audit",
+            "SELECT who FROM pgqueue_audit",
+        ):
+            assert refused(partial(run_sql, forged))
+        # A count changes until its operation has ended: of its own entries, and of its queues.
+        changed = run_sql("UPDATE pgqueue_audit SET count = 7 RETURNING id")
+
+    assert changed == [(begun,)]
+    purged = AuditEntry.objects.filter(role=role).get()
+    assert (purged.operation, purged.queue_name, purged.count) == ("purge", "orders", 1)
 
 
 def test_a_consumer_sends_due_schedules_of_its_own_queue_only(role, one_of_each):

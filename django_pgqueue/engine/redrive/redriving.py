@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from django_pgqueue.engine import arguments
+from django_pgqueue.engine.audit.entry import Entry, ids_of
 from django_pgqueue.engine.leases.batches import open_ended
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.errors import InvalidArgument, PgQueueError, QueueNotFound, UntrustedSource
@@ -59,6 +60,9 @@ def redrive(
             f"queue {name!r} cannot be the target of its own redrive: pass another queue as to=, "
             f"or leave to= out"
         )
+    ids = None if ids is None else [int(pk) for pk in arguments.ids(ids)]
+    given = {"to": to, **ids_of(ids), "conditional": conditional, "rate": rate}
+    entry = Entry(dead_letters, "redrive", given)
     open_ended(dead_letters)  # unfolds expired leases: then their messages can be redriven
     pages = _redrivable(dead_letters, ids, conditional)
     rest: list[_Dead] = []
@@ -71,7 +75,7 @@ def redrive(
         del rest[:size]
         return _move(dead_letters, rows, target, left), bool(rows)
 
-    done = _in_steps(batch, rate, progress)
+    done = _in_steps(batch, rate, progress, entry)
     if left:
         raise next(iter(left.values()))
     return done
@@ -170,10 +174,18 @@ def replay(
     target = queue if to is None else queue.find(to)
     if state is not None and str(state) not in map(str, ENDS):
         raise InvalidArgument(f"state must be one of {', '.join(ENDS)}, or None, not {state!r}")
+    ids = None if ids is None else [int(pk) for pk in arguments.ids(ids)]
+    given = {
+        "to": to,
+        **ids_of(ids),
+        "state": None if state is None else str(state),
+        "conditional": conditional,
+        "rate": rate,
+    }
     # Stops at the present highest id: messages replayed and archived meanwhile are left out.
     [(last,)] = queue.run("redrive/last_id")
     params = {
-        "ids": None if ids is None else arguments.ids(ids),
+        "ids": ids,
         "state": None if state is None else str(state),
         "conditional": arguments.condition(conditional),
         "last": last,
@@ -192,15 +204,19 @@ def replay(
         after = after if reached is None else reached
         return sent, (sent == size or looked == BATCH) and after <= last
 
-    return _in_steps(batch, rate, progress)
+    return _in_steps(batch, rate, progress, Entry(queue, "replay", given))
 
 
 def _in_steps(
     batch: Callable[[int], tuple[int, bool]],
     rate: Any,
     progress: Callable[[int], None] | None,
+    entry: Entry,
 ) -> int:
-    """Call ``batch`` until it has no more messages, at ``rate`` messages a second at most."""
+    """Call ``batch`` until it has no more messages, at ``rate`` messages a second at most.
+
+    Each step is a transaction, in which it is added to the entry of the audit log.
+    """
     if rate is not None and (
         isinstance(rate, bool)
         or not isinstance(rate, (int, float))
@@ -215,10 +231,13 @@ def _in_steps(
     began = time.monotonic()
     done, more = 0, True
     while more:
-        went, more = batch(size)
+        with entry.transaction():
+            went, more = batch(size)
+            entry.add(went)
         done += went
         if progress is not None and went:
             progress(done)
         if more and rate is not None:
             time.sleep(max(0.0, began + done / rate - time.monotonic()))
+    entry.end()
     return done

@@ -11,7 +11,9 @@ import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from django_pgqueue.audit import GIVEN
 from django_pgqueue.engine import arguments
+from django_pgqueue.engine.audit.entry import Entry, record_settled, records_settled, unrecorded
 from django_pgqueue.engine.leases.batches import archive_batches, unfold
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.types import Receipt, Settled, State
@@ -163,13 +165,17 @@ def purge(queue: OpenQueue, *, progress: Any = None) -> int:
     Raises QueueNotFound.
     """
     purged = 0
+    entry = Entry(queue, "purge", {})
     while True:
         batch: int
-        [(batch,)] = queue.run("settle/purge", {"batch": PURGE_BATCH})
+        with entry.transaction():
+            [(batch,)] = queue.run("settle/purge", {"batch": PURGE_BATCH})
+            entry.add(batch)
         purged += batch
         if progress is not None and batch:
             progress(purged)
         if not batch:
+            entry.end()
             return purged
 
 
@@ -221,6 +227,12 @@ def _settle(
     in_flight: bool,
 ) -> Settled:
     receipts, ids = arguments.targets(receipts_or_ids)
+    if ids and GIVEN.get() is not None and records_settled():
+        with queue.transaction(), unrecorded():
+            settled = _settle(queue, operation, [*receipts, *ids], params, in_flight)
+            cancels = params.get("state") == State.CANCELLED.value
+            record_settled(queue, "cancel" if cancels else operation, settled)
+            return settled
     settled = by_receipts(queue, operation, receipts, params) if receipts else Settled()
     if not ids:
         return Settled(sorted(settled), lost=settled.lost)

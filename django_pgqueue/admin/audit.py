@@ -1,0 +1,165 @@
+"""The audit log in the admin: who did what to which queue, from where, and on how many messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html, format_html_join
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_pgqueue.admin.access import allowed, queues_for
+from django_pgqueue.admin.base import RecordAdmin, column
+from django_pgqueue.admin.masking import mask
+from django_pgqueue.models import AuditEntry
+from django_pgqueue.templatetags.pgqueue_admin import EMPTY, cut, linked, number, visible, when
+
+#: The names of the operations.
+OPERATIONS = {
+    "purge": gettext_lazy("Purge"),
+    "redrive": gettext_lazy("Redrive"),
+    "replay": gettext_lazy("Send again"),
+    "cancel": gettext_lazy("Cancel"),
+    "delete": gettext_lazy("Delete"),
+    "discard": gettext_lazy("Discard"),
+    "archive": gettext_lazy("Archive"),
+    "readable": gettext_lazy("Make readable now"),
+    "set_vt": gettext_lazy("Change the time"),
+    "send": gettext_lazy("Send"),
+    "run": gettext_lazy("Run now"),
+    "create": gettext_lazy("Create"),
+    "alter": gettext_lazy("Change"),
+    "reset": gettext_lazy("Reset"),
+    "pause": gettext_lazy("Pause"),
+    "resume": gettext_lazy("Resume"),
+    "stop": gettext_lazy("Stop"),
+    "drop": gettext_lazy("Drop"),
+    "quiet": gettext_lazy("Stop fetching"),
+    "wake": gettext_lazy("Fetch again"),
+}
+PLACES = {
+    "admin": gettext_lazy("admin"),
+    "command": gettext_lazy("command"),
+    "code": gettext_lazy("code"),
+    "sql": gettext_lazy("SQL"),
+}
+#: Maximum number of ids, and of characters of a value, that a row shows.
+MOST_SHOWN, LONGEST = 5, 60
+
+
+def details(
+    entry: AuditEntry, action_url: Callable[[int], str], message_link: Callable[[int, int], str]
+) -> str:
+    """Return what an entry says besides its columns, as HTML. A change is "old → new"."""
+    return format_html_join(
+        ", ", "{}: {}", _pairs(entry, mask(entry.arguments), action_url, message_link)
+    )
+
+
+def _pairs(
+    entry: AuditEntry,
+    given: Any,
+    action_url: Callable[[int], str],
+    message_link: Callable[[int, int], str],
+) -> Iterator[tuple[str, Any]]:
+    for key, value in given.items() if isinstance(given, Mapping) else ():
+        if key == "bulk_action":
+            url = action_url(value)
+            yield _("bulk action"), linked(url, value) if url else value
+        elif key == "copy_of":
+            yield _("copy of"), message_link(value, entry.queue_id or 0)
+        elif isinstance(value, list) and (key == "ids" or (key == "copies" and "to" not in given)):
+            links = [(message_link(pk, entry.queue_id or 0),) for pk in value[:MOST_SHOWN]]
+            more = ", …" if len(value) > MOST_SHOWN or "of" in given else ""
+            name = _("messages") if key == "ids" else _("copies")
+            yield name, format_html("{}{}", format_html_join(", ", "{}", links), more)
+        elif key != "of":
+            is_change = entry.operation == "alter" and isinstance(value, list) and len(value) == 2
+            yield key, " → ".join(map(_plain, value)) if is_change else _plain(value)
+
+
+def _plain(value: Any) -> str:
+    return EMPTY if value is None else cut(visible(str(value)), LONGEST)
+
+
+class QueueFilter(admin.SimpleListFilter):
+    """The entries of one queue, to which the queue's page links."""
+
+    title = gettext_lazy("queue")
+    parameter_name = "queue"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        value = self.value()
+        if not (value and value.isdecimal()):
+            return []
+        name = queues_for(request).filter(pk=value).values_list("name", flat=True).first()
+        return [(value, name or value)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        value = self.value()
+        return queryset.filter(queue_id=value) if value and value.isdecimal() else queryset
+
+
+class OperationFilter(admin.SimpleListFilter):
+    """The entries of one operation."""
+
+    title = gettext_lazy("operation")
+    parameter_name = "operation"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return list(OPERATIONS.items())
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(operation=self.value()) if self.value() else queryset
+
+
+@admin.register(AuditEntry)
+class AuditEntryAdmin(RecordAdmin):
+    """The log of operations, the latest first. Nobody changes it here."""
+
+    list_display = ["when_done", "who_did", "what", "in_queue", "how_many", "how", "from_where"]
+    list_display_links = None
+    list_filter = [QueueFilter, OperationFilter]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[AuditEntry]:
+        rows = super().get_queryset(request)
+        seen = allowed(request)
+        return rows if seen is None else rows.filter(queue_id__in=list(seen))
+
+    when_done = column(gettext_lazy("when"), lambda entry: when(entry.at))
+    who_did = column(gettext_lazy("who"), lambda entry: cut(visible(entry.who), 80))
+    what = column(
+        gettext_lazy("operation"), lambda entry: OPERATIONS.get(entry.operation, entry.operation)
+    )
+
+    @admin.display(description=gettext_lazy("queue"))
+    def in_queue(self, entry: AuditEntry) -> str:
+        name = visible(entry.queue_name)
+        return self.queue_link(entry.queue_id, name) if entry.queue_id else name
+
+    @admin.display(description=gettext_lazy("messages"))
+    def how_many(self, entry: AuditEntry) -> str:
+        if entry.count is None:
+            return EMPTY
+        return number(entry.count) if entry.ended_at else _("%s so far") % number(entry.count)
+
+    @admin.display(description=gettext_lazy("details"))
+    def how(self, entry: AuditEntry) -> str:
+        return details(entry, lambda pk: self.url("bulkaction_change", pk), self.message_link)
+
+    @admin.display(description=gettext_lazy("from"))
+    def from_where(self, entry: AuditEntry) -> str:
+        program = "" if entry.place == "admin" else entry.program
+        role = _("role %s") % entry.role
+        place = str(PLACES.get(entry.place, entry.place))
+        return ", ".join(visible(each) for each in (place, program, entry.host, role) if each)
+
+
+def of_message(pk: int, queue_id: int) -> QuerySet[AuditEntry]:
+    """Return the entries that name a message of a queue, the latest first."""
+    named = Q(arguments__contains={"ids": [pk]}) | Q(arguments__contains={"copy_of": pk})
+    return AuditEntry.objects.filter(named, queue_id=queue_id)

@@ -1,0 +1,1 @@
+"""The audit log: which operations are recorded, by whom, and when."""
