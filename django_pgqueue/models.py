@@ -8,6 +8,7 @@ from django_pgqueue.queues.bulk import BulkAction, BulkActionPart
 from django_pgqueue.queues.group import BoundGroup
 from django_pgqueue.queues.message import Message
 from django_pgqueue.queues.schedule import Missed, Schedule
+from django_pgqueue.tables.acknowledgement import Acknowledgement
 from django_pgqueue.tables.attempt import Attempt
 from django_pgqueue.tables.audit import AuditEntry
 from django_pgqueue.tables.binding import Binding
@@ -16,11 +17,13 @@ from django_pgqueue.tables.group import GroupSetting
 from django_pgqueue.tables.history import History
 from django_pgqueue.tables.live import LiveMessage
 from django_pgqueue.tables.maintenance_lease import MaintenanceLease
+from django_pgqueue.tables.mark import Mark
 from django_pgqueue.tables.process import Process
 from django_pgqueue.tables.queue import Queue
 from django_pgqueue.tables.rollup import Rollup, RollupRun
 
 __all__ = [
+    "Acknowledgement",
     "ArchivedMessage",
     "Attempt",
     "AuditEntry",
@@ -35,6 +38,7 @@ __all__ = [
     "Lake",
     "LiveMessage",
     "MaintenanceLease",
+    "Mark",
     "Message",
     "Missed",
     "Process",

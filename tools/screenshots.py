@@ -115,7 +115,7 @@ def pages() -> Iterator[tuple[str, str]]:
     from django.urls import reverse
 
     from django_pgqueue.admin.failures import WINDOWS, Failures
-    from django_pgqueue.models import ArchivedMessage, BulkAction, Message, Queue, Schedule
+    from django_pgqueue.models import ArchivedMessage, BulkAction, Message, Process, Queue, Schedule
 
     def path(name: str, *args: object, **query: str) -> str:
         return reverse(f"admin:django_pgqueue_{name}", args=args, query=query)
@@ -151,6 +151,7 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "rollups", path("rollup_changelist")
     yield "queue-purge", path("queue_purge", payments.pk)
     yield "consumers", path("process_changelist")
+    yield "stacks", path("process_stacks", Process.objects.get(host="web-1").pk)
     yield "database", path("health")
 
 

@@ -201,6 +201,7 @@ class PageAdmin(generic.ModelAdmin):
     def log_deletions(self, request: HttpRequest, queryset: Any) -> None:  # type: ignore[override]
         """Write no entry in Django's log."""
 
+    @patiently
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: Any = None
     ) -> HttpResponse:

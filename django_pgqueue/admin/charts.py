@@ -12,11 +12,15 @@ from django.utils.formats import date_format
 from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext
 
-from django_pgqueue.templatetags.pgqueue_admin import decimal, lapse
+from django_pgqueue.models import Mark
+from django_pgqueue.templatetags.pgqueue_admin import cut, decimal, lapse
+from django_pgqueue.templatetags.pgqueue_admin import moment as moment_text
 
 WIDTH, HEIGHT = 480, 180
 LEFT, RIGHT, TOP, BOTTOM = 52, 8, 10, 24
 LABELS = 6
+#: The width that a mark's text takes, and its maximum number of characters.
+MARK_SPACE, MARK_LENGTH = 60, 10
 #: Round durations of up to a day, in seconds. They are the distances between axis labels.
 ROUND = (15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400)
 #: The possible distances between labels of the x axis, in seconds. Labels show minutes.
@@ -48,6 +52,7 @@ class Chart:
     form: Callable[[float], str]  # Formats a value.
     whole: bool = False  # Whether values are whole numbers.
     running: bool = False  # Whether the last span is unfinished.
+    marks: Sequence[Mark] = ()  # Deploys and the like, the oldest first.
 
     def __post_init__(self) -> None:
         self.width, self.height = WIDTH, HEIGHT
@@ -75,6 +80,7 @@ class Chart:
                 text = gettext("%(line)s: %(last)s last, %(most)s at most")
                 most = self.form(max(known))
                 told.append(text % {"line": line.name, "last": self.form(known[-1]), "most": most})
+        told += [f"{each['mark']} {moment_text(each['mark'].at)}" for each in self.drawn_marks]
         return "; ".join(told) or gettext("No data.")
 
     @property
@@ -96,6 +102,22 @@ class Chart:
             end = f"V{self.bottom}H{self.x(0)}Z"
             area = path + end if "filled" in line.look and len(drawn) > 1 else ""
             found.append({"line": line, "path": path, "area": area, "alone": alone})
+        return found
+
+    @property
+    def drawn_marks(self) -> list[dict[str, Any]]:
+        """A dict per mark: its x coordinate, and its text where the text has space."""
+        found: list[dict[str, Any]] = []
+        free = 0.0
+        for mark in self.marks:
+            seconds = mark.at.timestamp() - self.moments[0].timestamp()
+            x = round(self.left + seconds / self.seconds * self.step, 1)
+            if self.left <= x <= self.right:
+                end = x > self.right - MARK_SPACE
+                has_space = x >= free
+                free = x + MARK_SPACE if has_space else free
+                text = cut(mark.text, MARK_LENGTH) if has_space else ""
+                found.append({"x": x, "mark": mark, "text": text, "at_end": end})
         return found
 
     @property

@@ -15,13 +15,17 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.admin import exports, places
+from django_pgqueue.admin.acknowledging import add_acknowledgements
 from django_pgqueue.admin.failures import WINDOWS, Failures
+from django_pgqueue.admin.marks import followed, recent_marks
+from django_pgqueue.admin.outlook import Outlook, outlook
 from django_pgqueue.admin.places import Place
 from django_pgqueue.database.runner import runner
 from django_pgqueue.engine.metrics.measuring import metrics_of_all
 from django_pgqueue.engine.wording import age
-from django_pgqueue.history.recent import Recent, Times, recent, times
-from django_pgqueue.models import AuditEntry, Process, Queue
+from django_pgqueue.history.onset import Onset, onsets
+from django_pgqueue.history.recent import Recent, Times, recent, times, total
+from django_pgqueue.models import Acknowledgement, AuditEntry, Mark, Process, Queue
 from django_pgqueue.tables.process import ago
 from django_pgqueue.templatetags.pgqueue_admin import counted, cut, number, seconds_since
 from django_pgqueue.types import Metrics
@@ -34,8 +38,10 @@ DEAD_AFTER = Options.dead_after
 
 #: A queue has failures if at least ``FAILURES`` attempts, and at least the share ``SHARE`` of all
 #: attempts, failed in the last hour. It is failing if at least ``FAILURES`` attempts, and at least
-#: the share ``SHARE_NOW``, failed in the last ten minutes.
+#: the share ``SHARE_NOW``, failed in the last ten minutes; or at least ``BURST`` attempts, and at
+#: least the share ``SHARE_BURST``, in the present minute or since two minutes before it.
 FAILURES, SHARE, SHARE_NOW = 3, 0.05, 0.04
+BURST, SHARE_BURST = 5, 0.2
 RECENT = dt.timedelta(hours=1)
 
 UNKNOWN = Times()
@@ -45,9 +51,10 @@ class Cause(NamedTuple):
     """A kind of problem. The problem with the lowest rank comes first."""
 
     rank: int
+    key: str
     look: str
     name: Any
-    #: The text for a line that counts folded alerts, with ``%s`` for their number.
+    #: The text of a line for several alerts, with ``%s`` for their number.
     many: Any
     #: The name of the page with details, and the label of a link to that page.
     page: str = ""
@@ -58,17 +65,26 @@ _CONSUMERS = "process_changelist", _("consumers")
 _FAILURES = "message_failures", _("failures")
 _MESSAGES = "message_changelist", _("messages")
 _EXPORTS = "exportrun_changelist", _("export runs")
-NO_CONSUMER = Cause(0, "bad", _("No consumer"), _("%s without a consumer"), *_CONSUMERS)
-FAILING = Cause(1, "bad", _("Failing"), _("%s failing"), *_FAILURES)
-BEHIND = Cause(2, "bad", _("Behind"), _("%s behind"), *_MESSAGES)
-GONE = Cause(3, "bad", _("Consumer gone"), _("%s consumers gone"), *_CONSUMERS)
-EXPORTS = Cause(4, "bad", _("Exports failing"), _("%s lakes with failing exports"), *_EXPORTS)
-LATE = Cause(5, "bad", _("Exports late"), _("%s lakes behind"), *_EXPORTS)
-PAUSE = Cause(6, "warning", _("Paused"), _("%s paused"))
-FAILED = Cause(7, "warning", _("Failed"), _("%s with failures"), *_FAILURES)
-DEAD = Cause(8, "warning", _("Dead letters"), _("%s with dead letters"), *_MESSAGES)
+FAILING = Cause(0, "failing", "bad", _("Failing"), _("%s queues failing"), *_FAILURES)
+GROWING = Cause(
+    1, "growing", "bad", _("Behind, growing"), _("%s queues behind and growing"), *_MESSAGES
+)
+NO_CONSUMER = Cause(
+    2, "no-consumer", "bad", _("No consumer"), _("%s queues without a consumer"), *_CONSUMERS
+)
+BEHIND = Cause(3, "behind", "bad", _("Behind"), _("%s queues behind"), *_MESSAGES)
+GONE = Cause(4, "gone", "bad", _("Consumer gone"), _("%s consumers gone"), *_CONSUMERS)
+EXPORTS = Cause(
+    5, "exports-failing", "bad", _("Exports failing"), _("%s lakes with failing exports"), *_EXPORTS
+)
+LATE = Cause(6, "exports-late", "bad", _("Exports late"), _("%s lakes behind"), *_EXPORTS)
+PAUSE = Cause(7, "paused", "warning", _("Paused"), _("%s queues paused"))
+FAILED = Cause(8, "failed", "warning", _("Failed"), _("%s queues with failures"), *_FAILURES)
+DEAD = Cause(
+    9, "dead-letters", "warning", _("Dead letters"), _("%s queues with dead letters"), *_MESSAGES
+)
 OPEN = Cause(
-    9, "warning", _("Open transaction"), _("%s open transactions"), "health", _("database")
+    10, "open", "warning", _("Open transaction"), _("%s open transactions"), "health", _("database")
 )
 
 
@@ -81,11 +97,37 @@ class Alert:
     text: str
     queue: Queue | None = None
     since: dt.datetime | None = None
+    #: Whether it began before ``since``, from which on its history is known.
+    is_earlier: bool = False
     error: str = ""
+    #: The number of messages, or of attempts, that it concerns.
+    harm: int = 0
+    #: The keys of all causes of a queue's alert.
+    causes: Sequence[str] = ()
+    #: When this problem certainly did not exist yet, as far as it is known.
+    begun: dt.datetime | None = None
+    #: What came shortly before it began.
+    after: str = ""
+    acknowledged: Acknowledgement | None = None
+
+    def __post_init__(self) -> None:
+        self.causes = self.causes or (self.cause.key,)
+        self.begun = self.begun or self.since
 
     @property
-    def order(self) -> tuple[float, str]:
-        return (self.cause.rank, self.subject.lower())
+    def error_type(self) -> str:
+        return self.error.partition(":")[0]
+
+    @property
+    def key(self) -> str:
+        """A text that names the alert in a form."""
+        return f"{self.cause.key}:{self.subject}"
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        # Harm by powers of two, so that two alerts do not swap at each refresh.
+        known = self.acknowledged is not None
+        return (known, self.cause.rank, -self.harm.bit_length(), self.subject.lower())
 
 
 @dataclass
@@ -104,6 +146,7 @@ class Row:
     dead: int  # Dead letters of the last hour.
     oldest: float | None  # Seconds that the oldest readable message has waited.
     error: str  # The newest error in one line, if the queue's attempts fail.
+    onset: Onset | None = None  # When the attempts began to fail, if they do.
     times: Times = UNKNOWN
     alert: Alert | None = None
 
@@ -135,6 +178,13 @@ class Row:
         return quiet and self.alert is None
 
     @property
+    def outlook(self) -> Outlook | None:
+        """When the queue will be empty, or how it grows; None if its rates are not known."""
+        if not (self.consumers or self.recent.hour.attempts):
+            return None
+        return outlook(self.length - self.counts[Place.DELAYED], *self.rates)
+
+    @property
     def readable(self) -> int:
         """The number of messages that can be read now."""
         return self.counts[Place.READY] + self.counts[Place.DUE]
@@ -150,12 +200,12 @@ class Row:
     @property
     def worst(self) -> tuple[Any, ...]:
         """A sort key that puts the worst queue first, and queues of equal rank in order of name."""
-        alert = self.alert.order if self.alert else (math.inf, "")
+        alert = self.alert.order if self.alert else (math.inf,)
         return (alert, self.is_idle, self.queue.name.lower())
 
     def as_dict(self) -> dict[str, Any]:
         """Return the row as JSON values. Values that no consumer has reported are None."""
-        hour = self.recent.hour
+        hour, future = self.recent.hour, self.outlook
         known = hour.attempts > 0
         return {
             "queue": self.queue.name,
@@ -166,6 +216,8 @@ class Row:
             "oldest_readable_seconds": self.oldest,
             "in_per_minute": round(self.rates[0], 2),
             "out_per_minute": round(self.rates[1], 2),
+            "empty_in_seconds": future and future.empty_in,
+            "grows_per_minute": future and future.grows,
             "completed_last_hour": hour.completed if known else None,
             "retried_last_hour": hour.retried if known else None,
             "failed_last_hour": self.failed,
@@ -183,7 +235,13 @@ class Overview:
     rows: list[Row] = field(default_factory=list)
     alerts: list[Alert] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)  # Consumers, dead ones too.
+    marks: list[Mark] = field(default_factory=list)
     at: dt.datetime = field(default_factory=now)
+
+    def settle(self, using: str) -> None:
+        """Find the alerts that are acknowledged, and put the worst of the others first."""
+        add_acknowledgements(self.alerts, using)
+        self.alerts.sort(key=lambda alert: alert.order)
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -196,6 +254,7 @@ class Overview:
                     "text": alert.text,
                     "queue": alert.queue and alert.queue.name,
                     "since": alert.since and alert.since.isoformat(),
+                    "acknowledged_by": alert.acknowledged and alert.acknowledged.by,
                 }
                 for alert in self.alerts
             ],
@@ -228,10 +287,11 @@ def look(queues: Sequence[Queue], *, seen: Collection[str] | None = None) -> Ove
         recent(using, ids),
         Failures(ids, list(sources), WINDOWS["1h"]),
         sources=sources,
+        marks=recent_marks(using),
     )
     for lake, fails, text in exports.problems(using, seen):
         found.alerts.append(Alert(EXPORTS if fails else LATE, lake, text))
-    found.alerts.sort(key=lambda alert: alert.order)
+    found.settle(using)
     return found
 
 
@@ -242,6 +302,7 @@ def judged(
     failures: Failures,
     *,
     sources: Mapping[int, list[str]],
+    marks: Sequence[Mark],
 ) -> Overview:
     """Return rows with alerts for these queues, the worst first.
 
@@ -250,13 +311,15 @@ def judged(
         history: counts of the last hour, by queue id.
         failures: the failures of these queues in the last hour.
         sources: by queue id, the names of the queues that dead-letter into that queue.
+        marks: deploys and the like, the oldest first.
     """
     failing = [pk for pk, each in history.items() if _fails(each)]
     answers = failures.ask("overview", {"failing": failing}, oldest=places.OLDEST_READABLE)
     asked = {pk: rest for pk, *rest, _open_for in answers}
+    at = now()
+    began = onsets(queues[0].alias, failing, SHARE_NOW, at)
     processes = _processes(queues)
     live = Counter(name for each in processes if is_live(each) for name in each.queues)
-    at = now()
     rows = []
     for queue in queues:
         backlog = measured.get(queue.name)
@@ -283,16 +346,20 @@ def judged(
             dead,
             seconds,
             short_error(error_class or "", message) if message else "",
+            began.get(queue.pk),
         )
-        row.alert = _alert(row, at)
+        row.alert = _alert(row)
         rows.append(row)
     _add_pauses([row.alert for row in rows if row.alert and row.alert.cause is PAUSE])
     alerts = [row.alert for row in rows if row.alert]
     alerts += [alert for process in processes if (alert := _vanished(process))]
     alerts += _long_open(answers[0][-1])
-    alerts.sort(key=lambda alert: alert.order)
+    for alert in alerts:
+        alert.after = followed(marks, alert.since)
+    found = Overview(rows, alerts, processes, list(marks), at)
+    found.settle(queues[0].alias)
     rows.sort(key=lambda row: row.worst)
-    return Overview(rows, alerts, processes, at)
+    return found
 
 
 def _processes(queues: Sequence[Queue]) -> list[Process]:
@@ -307,7 +374,7 @@ def _long_open(seconds: float | None) -> Iterator[Alert]:
     """Yield the alert for an oldest transaction of this age, if it is too old."""
     if seconds is not None and seconds > LONG_TRANSACTION:
         told = gettext("open for %s: rows deleted since then cannot be removed") % age(seconds)
-        yield Alert(OPEN, "", told)
+        yield Alert(OPEN, "", told, since=now() - dt.timedelta(seconds=seconds))
 
 
 def _sources(queues: Sequence[Queue], seen: Container[str] | None) -> dict[int, list[str]]:
@@ -335,17 +402,23 @@ def add_times(rows: Sequence[Row]) -> None:
             row.times = found.get(row.queue.pk, UNKNOWN)
 
 
-def _alert(row: Row, at: dt.datetime) -> Alert | None:
+def _alert(row: Row) -> Alert | None:
     """Return the alert for a queue: its most important cause, with the texts of all causes."""
     # A pause comes first, since it explains the other problems.
     found = sorted(_causes(row), key=lambda each: (each[0] is not PAUSE, each[0].rank))
     if not found:
         return None
-    cause, alert = found[0][0], Alert(found[0][0], row.queue.name, "", row.queue)
-    alert.text = "; ".join(text for _cause, text in found)
+    cause, text = found[0][0], "; ".join(text for _cause, text in found)
+    alert = Alert(cause, row.queue.name, text, row.queue, harm=row.length)
+    alert.causes = [each.key for each, _text in found]
+    if cause in (NO_CONSUMER, DEAD) and row.oldest is not None:
+        alert.begun = now() - dt.timedelta(seconds=row.oldest)
     if cause in (FAILING, FAILED):
-        alert.error, seconds = row.error, row.recent.failing_for
-        alert.since = None if seconds is None else at - dt.timedelta(seconds=seconds)
+        alert.harm = row.recent.lately.bad if cause is FAILING else row.bad
+        alert.error = row.error
+        if row.onset is not None:
+            alert.since, alert.is_earlier = row.onset
+            alert.begun = alert.since
     return alert
 
 
@@ -356,27 +429,35 @@ def _causes(row: Row) -> Iterator[tuple[Cause, str]]:
     oldest = (
         gettext(", the oldest readable for %s") % age(row.oldest) if row.oldest is not None else ""
     )
+    future = row.outlook
+    rest = oldest + (f", {future}" if future else "")
     if row.queue.paused:
         if row.length:
-            yield PAUSE, gettext("%s waiting") % number(row.length, exact=exact)
+            waiting = gettext("%s waiting") % number(row.length, exact=exact)
+            yield PAUSE, waiting + (f", {future}" if future else "")
     elif row.sources:
         if row.length:
             told = {"number": number(row.length, exact=exact), "queues": ", ".join(row.sources)}
             yield DEAD, gettext("%(number)s from %(queues)s") % told + oldest
     elif row.lacks_consumer:
-        yield NO_CONSUMER, to_read + oldest
+        yield NO_CONSUMER, to_read + rest
     elif row.is_old:
-        yield BEHIND, to_read + oldest
+        grows = future is not None and future.grows is not None
+        yield GROWING if grows else BEHIND, to_read + rest
     yield from _failing(row)
 
 
 def _fails(recent: Recent) -> Cause | None:
     """Return FAILING, FAILED or None.
 
-    FAILING depends on the attempts of the last ten minutes, FAILED on those of the last hour.
+    FAILING depends on the attempts of the last ten minutes or fewer, FAILED on those of the last
+    hour.
     """
     present, hour = recent.lately, recent.hour
     if present.bad >= FAILURES and present.share >= SHARE_NOW:
+        return FAILING
+    newest = (total(recent.slots[-slots:]) for slots in (1, 2))
+    if any(each.bad >= BURST and each.share >= SHARE_BURST for each in newest):
         return FAILING
     return FAILED if hour.bad >= FAILURES and hour.share >= SHARE else None
 
@@ -405,7 +486,7 @@ def _vanished(process: Process) -> Alert | None:
         return Alert(GONE, str(process), told, since=since) if silent > DEAD_AFTER else None
     held = counted(process.given_back)
     told = gettext("ended without deregistering; it held %s, now released") % held
-    return Alert(GONE, str(process), told, since=process.gone_at)
+    return Alert(GONE, str(process), told, since=process.gone_at, harm=process.given_back)
 
 
 def _add_pauses(alerts: Sequence[Alert]) -> None:
@@ -422,7 +503,7 @@ def _add_pauses(alerts: Sequence[Alert]) -> None:
         waiting, semicolon, rest = alert.text.partition(";")
         told = {"waiting": waiting, "user": cut(entry.who, 80)}
         alert.text = gettext("%(waiting)s, paused by %(user)s") % told + semicolon + rest
-        alert.since = entry.at
+        alert.since = alert.begun = entry.at
 
 
 def short_error(error_class: str, message: str) -> str:

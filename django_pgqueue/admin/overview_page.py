@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import datetime as dt
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
-from django.http import HttpResponse, JsonResponse
+from django.http import HttpResponse, HttpResponseRedirect, JsonResponse
 from django.utils.crypto import constant_time_compare
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from django_pgqueue.admin import overview
 from django_pgqueue.admin.access import allowed
+from django_pgqueue.admin.acknowledging import acknowledge, forget
 from django_pgqueue.admin.bulk_actions import may
 from django_pgqueue.admin.charts import spark_paths
+from django_pgqueue.admin.marks import lines
 from django_pgqueue.admin.overview import Alert, Cause, Overview, Row, add_times, is_live, look
 from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.places import Place
@@ -30,8 +34,31 @@ from django_pgqueue.templatetags.pgqueue_admin import linked, number
 
 #: The number of queues per page, and the maximum number of queues that are measured.
 QUEUES_PER_PAGE, MOST_QUEUES = 100, 2000
-#: The number of alerts that are shown. Further ones are folded.
-SHOWN = 5
+#: Width and height of the sparklines: of a queue, and of all queues.
+SPARK, CHART = (80, 18), (300, 46)
+#: The number of subjects that a line with several alerts names.
+NAMED = 3
+
+
+@dataclass
+class Line:
+    """The alerts of one cause, each with a link to a page with details, or with ""."""
+
+    cause: Cause
+    alerts: list[tuple[Alert, str]]
+
+    @property
+    def told(self) -> str:
+        """The number of alerts and the worst subjects: "8 queues behind: mails, orders, …"."""
+        subjects = [alert.subject for alert, _link in self.alerts if alert.subject]
+        names = ", ".join([*subjects[:NAMED], *(["…"] if len(subjects) > NAMED else [])])
+        told = str(self.cause.many) % number(len(self.alerts))
+        return f"{told}: {names}" if names else told
+
+    @property
+    def since(self) -> dt.datetime | None:
+        """When the first of them began."""
+        return min((alert.since for alert, _link in self.alerts if alert.since), default=None)
 
 
 class FiguresPage(Page):
@@ -58,8 +85,20 @@ class FiguresPage(Page):
             "may_pause": self.may(PausePage),
         }
 
-    def attention(self, alerts: Iterable[Alert]) -> list[tuple[Alert, str]]:
-        """Return each alert with a link to a page with details, or with "" if there is no page."""
+    def attention(self, alerts: Iterable[Alert]) -> dict[str, Any]:
+        """Return a line for each cause, the worst first, and the acknowledged alerts."""
+        new = [alert for alert in alerts if alert.acknowledged is None]
+        known = [alert for alert in alerts if alert.acknowledged is not None]
+        return {
+            "attention": [
+                Line(cause, self._linked(theirs))
+                for cause, theirs in groupby(new, lambda alert: alert.cause)
+            ],
+            "acknowledged": self._linked(known),
+            "may_acknowledge": self.may(AcknowledgePage),
+        }
+
+    def _linked(self, alerts: Iterable[Alert]) -> list[tuple[Alert, str]]:
         return [(alert, self._link(alert.cause, alert.queue)) for alert in alerts]
 
     def _link(self, cause: Cause, queue: Queue | None) -> str:
@@ -73,7 +112,7 @@ class FiguresPage(Page):
 
 def drawn(row: Row) -> dict[str, Any]:
     """Return a row with its bar and its sparkline."""
-    return {"row": row, "bar": _bar(row.counts, row.length), "spark": spark(row.recent, 80, 18)}
+    return {"row": row, "bar": _bar(row.counts, row.length), "spark": spark(row.recent, *SPARK)}
 
 
 def _bar(counts: Mapping[Place, int], length: int) -> list[tuple[str, float, float]]:
@@ -115,15 +154,13 @@ class OverviewPage(FiguresPage):
         page = Paginator(busy, QUEUES_PER_PAGE).get_page(self.request.GET.get("p"))
         idle = idle[:QUEUES_PER_PAGE] if not page.has_next() else []
         add_times(list(page))
-        folded = found.alerts[SHOWN:]
         return self.render_live(
             {
                 "title": _("Queues"),
                 **self.context(),
                 "strip": _strip(found),
-                "attention": self.attention(found.alerts[:SHOWN]),
-                "folded": self.attention(folded),
-                "folded_told": _kinds(folded),
+                **self.attention(found.alerts),
+                "spark_marks": lines(found.marks, *SPARK),
                 "tables": [list(map(drawn, page)), list(map(drawn, idle))],
                 "page": page,
                 "words": words,
@@ -149,7 +186,8 @@ def _strip(found: Overview) -> dict[str, Any]:
     """Return the totals of all queues, and a chart of their last hour."""
     rows, dead = found.rows, [row for row in found.rows if row.sources]
     return {
-        "spark": spark(Recent.sum(row.recent for row in rows), 300, 46),
+        "spark": spark(Recent.sum(row.recent for row in rows), *CHART),
+        "marks": lines(found.marks, *CHART),
         "backlog": sum(row.length for row in rows),
         "exact": all(row.exact for row in rows),
         "out": sum(row.rates[1] for row in rows),
@@ -161,10 +199,24 @@ def _strip(found: Overview) -> dict[str, Any]:
     }
 
 
-def _kinds(alerts: Sequence[Alert]) -> str:
-    """Return the number of folded alerts by cause: "3 without a consumer, 2 paused"."""
-    counts = Counter(alert.cause for alert in alerts)
-    return ", ".join(str(cause.many) % number(count) for cause, count in counts.items())
+class AcknowledgePage(FiguresPage):
+    """Acknowledges alerts, or shows them again. Accepts only POST requests."""
+
+    name = "queue_acknowledge"
+    route = "acknowledge/"
+    permission = "acknowledge_alert"
+    is_post = True
+
+    def answer(self) -> HttpResponse:
+        using, chosen = Queue.objects.database(), set(self.request.POST.getlist("alert"))
+        alerts = [alert for alert in self.look().alerts if alert.key in chosen]
+        if "again" in self.request.POST:
+            forget(alerts, using)
+        else:
+            acknowledge(alerts, self.request.user, using)
+            if len(alerts) < len(chosen):
+                self.tell(_("An alert that you acknowledged has ended or changed."))
+        return HttpResponseRedirect(self.url("queue_changelist"))
 
 
 class OverviewJson(FiguresPage):

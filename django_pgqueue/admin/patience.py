@@ -7,13 +7,20 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
-from django.db import OperationalError, connections, transaction
+from django.db import (
+    DatabaseError,
+    InterfaceError,
+    OperationalError,
+    connections,
+    transaction,
+)
 from django.http import HttpRequest, HttpResponse
 from django.template.response import SimpleTemplateResponse
 from django.utils.translation import gettext as _
 
 from django_pgqueue.admin.shown import used
 from django_pgqueue.audit import actor
+from django_pgqueue.database.blockers import Blocker, blockers
 from django_pgqueue.database.locks import milliseconds, set_locally
 from django_pgqueue.engine.sqlstates import LOCK_NOT_AVAILABLE, QUERY_CANCELED, sqlstate
 from django_pgqueue.models import Queue
@@ -22,6 +29,10 @@ from django_pgqueue.models import Queue
 SECONDS = 10.0
 #: The statement timeout of an action, in seconds. An action may change a million messages.
 ACTION_SECONDS = 60.0
+
+#: SQLSTATEs, by their beginnings, of a server that is down, starting or full. psycopg has none for
+#: a connection that it cannot open or has lost.
+UNREACHABLE = ("08", "57P", "53300")
 
 _IDLE = 0  # libpq's status of a connection outside a transaction
 
@@ -49,18 +60,44 @@ def patiently(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
                 shown = view(self, request, *args, **kwargs)
                 # Render the template here, since it may run queries too.
                 return shown.render() if isinstance(shown, SimpleTemplateResponse) else shown
-        except OperationalError as error:
-            if sqlstate(error) not in (QUERY_CANCELED, LOCK_NOT_AVAILABLE):
-                raise
+        except (OperationalError, InterfaceError) as error:
+            told = _told(request, alias, error)
         response: HttpResponse = self.render_page(
-            request,
-            "admin/django_pgqueue/too_slow.html",
-            {"title": _("The database took too long"), "seconds": f"{SECONDS:g}", "is_list": True},
+            request, "admin/django_pgqueue/too_slow.html", {"is_list": True, **told}
         )
         response.status_code = 503
         return response
 
     return limited_view
+
+
+def _told(request: HttpRequest, alias: str, error: Exception) -> dict[str, Any]:
+    """Return what the page says about an error of the database. Raises an unknown error."""
+    state = sqlstate(error)
+    may_see = request.user.has_perm("django_pgqueue.view_health")
+    if state is None or state.startswith(UNREACHABLE):
+        told = str(error).strip().partition("\n")[0] if may_see else ""
+        return {"title": _("The database of the queues does not answer"), "error": told}
+    if state not in (QUERY_CANCELED, LOCK_NOT_AVAILABLE):
+        raise error
+    is_locked = state == LOCK_NOT_AVAILABLE
+    title = _("Another session blocks the page") if is_locked else _("The database took too long")
+    return {
+        "title": title,
+        "seconds": f"{SECONDS:g}",
+        "is_locked": is_locked,
+        "blockers": _blockers(alias),
+        "may_see": may_see,
+    }
+
+
+def _blockers(alias: str) -> list[Blocker]:
+    """Return the sessions that block others; none if the server refuses to tell."""
+    try:
+        with limited(alias, 1.0):
+            return blockers(alias)
+    except DatabaseError:
+        return []
 
 
 def _limit_transaction(
@@ -84,15 +121,22 @@ def _limit_transaction(
 
 @contextmanager
 def limited(alias: str, seconds: float) -> Iterator[None]:
-    """Run the block in a transaction with a statement timeout of ``seconds``."""
+    """Run the block in a transaction with a statement timeout of ``seconds``.
+
+    The lock timeout is a little shorter, so that the error tells a lock from a slow statement.
+    """
     nested = connections[alias].in_atomic_block
     with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
         cursor.execute(
-            "SELECT current_setting('statement_timeout'), "
-            "set_config('statement_timeout', %s, true)",
-            [milliseconds(seconds)],
+            "SELECT current_setting('statement_timeout'), current_setting('lock_timeout'), "
+            "set_config('statement_timeout', %s, true), set_config('lock_timeout', %s, true)",
+            [milliseconds(seconds), milliseconds(0.9 * seconds)],
         )
-        usual, _ = cursor.fetchone()
+        usual = cursor.fetchone()[:2]
         yield
-        if nested:  # The outer transaction continues: restore its timeout.
-            cursor.execute("SELECT set_config('statement_timeout', %s, true)", [usual])
+        if nested:  # The outer transaction continues: restore its timeouts.
+            cursor.execute(
+                "SELECT set_config('statement_timeout', %s, true), "
+                "set_config('lock_timeout', %s, true)",
+                usual,
+            )

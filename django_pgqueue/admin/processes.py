@@ -42,7 +42,7 @@ class ConsumersPage(Page):
         )
         queues = dict(queues_for(self.request).values_list("name", "pk"))
         held = self._held(processes, queues)
-        may_quiet = self.may(QuietPage)
+        may_quiet, may_see_stacks = self.may(QuietPage), self.may(StacksPage)
         return self.render_live(
             {
                 "title": _("Consumers"),
@@ -51,8 +51,13 @@ class ConsumersPage(Page):
                         "process": process,
                         "look": look_of(process),
                         "queues": [name for name in process.queues if name in queues],
-                        "held": [held[pk] for pk in ids_held(process) if pk in held],
+                        "held": [
+                            (*held[pk], runs_of(process).get(pk))
+                            for pk in ids_held(process)
+                            if pk in held
+                        ],
                         "may_quiet": may_quiet and sees_all(process, self.request),
+                        "may_see_stacks": may_see_stacks and sees_all(process, self.request),
                     }
                     for process in processes
                 ],
@@ -106,6 +111,40 @@ def ids_held(process: Process, queue: str | None = None) -> list[int]:
     return [pk for ids in lists if isinstance(ids, list) for pk in ids if isinstance(pk, int)]
 
 
+def runs_of(process: Process) -> dict[int, tuple[str, float]]:
+    """Return, by message id, what a process runs and for how many seconds.
+
+    Ignores malformed values of ``runs``.
+    """
+    found = {}
+    since = seconds_since(process.heartbeat_at)
+    for run in process.runs if isinstance(process.runs, list) else []:
+        if isinstance(run, dict):
+            pk, what, seconds = run.get("message"), run.get("what"), run.get("seconds")
+            if isinstance(pk, int) and isinstance(what, str) and isinstance(seconds, (int, float)):
+                found[pk] = (what, seconds + since)
+    return found
+
+
+class StacksPage(Page):
+    """Shows where the handlers of a process are in the code. A POST asks the process for it."""
+
+    name = "process_stacks"
+    route = "<int:pk>/stacks/"
+    permission = "view_stack"
+    template = "stacks"
+
+    def answer(self, pk: int) -> HttpResponse:
+        process = get_object_or_404(self.owner.get_queryset(self.request), pk=pk)
+        if not sees_all(process, self.request):
+            raise PermissionDenied
+        if self.request.method == "POST":
+            Process.objects.filter(pk=pk).update(stacks_wanted=True)
+            return HttpResponseRedirect(self.url("process_stacks", pk))
+        title = _("Stacks of %s") % process
+        return self.render_live({"title": title, "process": process, "is_list": False})
+
+
 class QuietPage(Page):
     """Makes a process stop fetching messages. The process finishes the messages that it holds."""
 
@@ -145,7 +184,7 @@ class ProcessAdmin(RecordAdmin):
     """Consumer processes: all live ones, and those found dead in the last day."""
 
     list_page = ConsumersPage
-    pages: Sequence[type[Page]] = (HealthPage, QuietPage, WakePage)
+    pages: Sequence[type[Page]] = (HealthPage, QuietPage, WakePage, StacksPage)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Process]:
         rows = Process.every.filter(Q(gone_at=None) | Q(gone_at__gte=ago(GONE_KEPT)))

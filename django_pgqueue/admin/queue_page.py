@@ -10,6 +10,7 @@ from typing import Any
 from django.db.models import Q
 from django.http import Http404, HttpResponse
 from django.utils.dateparse import parse_datetime
+from django.utils.html import format_html
 from django.utils.timezone import now
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -17,14 +18,16 @@ from django.utils.translation import gettext_lazy as _
 from django_pgqueue.admin.bulk_actions import may
 from django_pgqueue.admin.failures import WINDOWS, Failures
 from django_pgqueue.admin.failures_page import shown_group
+from django_pgqueue.admin.marks import recent_marks
 from django_pgqueue.admin.overview import judged, name_of, short_error
 from django_pgqueue.admin.overview_page import FiguresPage
-from django_pgqueue.admin.processes import ids_held, look_of
+from django_pgqueue.admin.processes import ids_held, look_of, runs_of
 from django_pgqueue.admin.queries import ask
 from django_pgqueue.admin.queue_actions import PurgePage
 from django_pgqueue.admin.send import SendPage
 from django_pgqueue.admin.series import COUNTS, Span, charts
 from django_pgqueue.admin.why import REASONS
+from django_pgqueue.engine.wording import age
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.history.recent import LATELY, Counts, Recent, Times
 from django_pgqueue.models import GroupSetting, History, Message, Process, Queue
@@ -76,7 +79,8 @@ class Happened:
                 span.add(row)
         self.times = Times.of({"waits": lately.waits, "runs": lately.runs})
         moments = [dt.datetime.fromtimestamp(start, dt.timezone.utc) for start in starts]
-        self.charts = charts(list(spans.values()), moments, seconds, running=True)
+        self.marks = recent_marks(queue.alias, moments[0])
+        self.charts = charts(list(spans.values()), moments, seconds, self.marks, running=True)
 
 
 class QueueOverviewPage(FiguresPage):
@@ -103,6 +107,7 @@ class QueueOverviewPage(FiguresPage):
             {pk: happened.recent},
             replace(failures, window=WINDOWS["1h"]),
             sources={pk: [name_of(source, self.seen) for source in sources]} if sources else {},
+            marks=happened.marks,
         )
         for row in found.rows:
             row.times = happened.times
@@ -115,7 +120,7 @@ class QueueOverviewPage(FiguresPage):
                 "row": found.rows[0],
                 "blocked": [(REASONS[why], n) for why, n in measured[queue.name].blocked.items()],
                 "blocked_exact": "blocked" not in measured[queue.name].estimated,
-                "attention": self.attention(found.alerts),
+                **self.attention(found.alerts),
                 "tabs": [
                     (each.label, f"?range={key}", each is chosen) for key, each in RANGES.items()
                 ],
@@ -147,8 +152,13 @@ class QueueOverviewPage(FiguresPage):
         return queue, sources
 
     def _held(self, process: Process, queue: Queue) -> list[str]:
-        """Return links to the messages of the queue that a consumer works on."""
-        return [self.owner.message_link(pk, queue.pk) for pk in ids_held(process, queue.name)]
+        """Return links to the messages of the queue that a consumer works on, with its runs."""
+        runs = runs_of(process)
+        return [
+            format_html("{} ({}, {})", link, runs[pk][0], age(runs[pk][1])) if pk in runs else link
+            for pk in ids_held(process, queue.name)
+            if (link := self.owner.message_link(pk, queue.pk))
+        ]
 
     def _stored(self, queue: Queue) -> dict[str, Any]:
         """Return the newest failed attempts, the largest FIFO groups, and the storage used."""

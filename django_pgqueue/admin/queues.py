@@ -20,7 +20,7 @@ from django_pgqueue.admin.base import PageAdmin
 from django_pgqueue.admin.bulk_actions import NOT_TYPED
 from django_pgqueue.admin.durations import SpanField
 from django_pgqueue.admin.overview import name_of
-from django_pgqueue.admin.overview_page import OverviewJson, OverviewPage
+from django_pgqueue.admin.overview_page import AcknowledgePage, OverviewJson, OverviewPage
 from django_pgqueue.admin.patience import patiently
 from django_pgqueue.admin.queue_actions import PausePage, PurgePage, RedrivePage, ResumePage
 from django_pgqueue.admin.queue_page import QueueOverviewPage
@@ -88,7 +88,7 @@ class QueueAdmin(PageAdmin):
     delete_confirmation_template = "admin/django_pgqueue/drop.html"
     list_page = OverviewPage
     pages = [
-        *(OverviewJson, QueueOverviewPage, SendPage),
+        *(OverviewJson, AcknowledgePage, QueueOverviewPage, SendPage),
         *(PausePage, ResumePage, PurgePage, RedrivePage),
     ]
 

@@ -18,7 +18,7 @@ from django_pgqueue.admin.base import RecordAdmin, column
 from django_pgqueue.admin.charts import spark_paths
 from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.series import RolledUp, charts
-from django_pgqueue.models import Rollup, RollupRun
+from django_pgqueue.models import Mark, Queue, Rollup, RollupRun
 from django_pgqueue.templatetags.pgqueue_admin import EMPTY, lapse, linked, moment
 from django_pgqueue.types import counted_in
 
@@ -117,8 +117,9 @@ def _one(
     over = moments[-1] + dt.timedelta(seconds=seconds)
     spans = [RolledUp(found.get(moment)) for moment in moments]
     running = newest is not None and newest.computed_at < over
+    marks = Mark.objects.since(moments[0], using=Queue.objects.database())
     return {
-        "charts": charts(spans, moments, seconds, running=running),
+        "charts": charts(spans, moments, seconds, marks, running=running),
         "errors": _most((e["error"], e["count"]) for row in found.values() for e in row.top_errors),
         "groups": _most(
             (row.top_group["group"], row.top_group["count"])

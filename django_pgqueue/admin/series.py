@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django_pgqueue.admin.charts import Chart, Line, count_of
 from django_pgqueue.history.counters import COUNTERS, ENDED, FAILED
 from django_pgqueue.history.histograms import quantile
-from django_pgqueue.models import Rollup
+from django_pgqueue.models import Mark, Rollup
 from django_pgqueue.templatetags.pgqueue_admin import lapse
 
 #: The names of a span's counts.
@@ -64,6 +64,7 @@ def charts(
     spans: Sequence[Span],
     moments: Sequence[dt.datetime],
     seconds: int,
+    marks: Sequence[Mark],
     *,
     running: bool,
 ) -> list[Chart]:
@@ -71,10 +72,11 @@ def charts(
 
     Arguments:
         moments: the start of each span.
+        marks: deploys and the like, the oldest first.
         running: whether the last span is not over yet.
     """
     every = [
-        Chart(title, about, moments, seconds, lines, form, whole, running)
+        Chart(title, about, moments, seconds, lines, form, whole, running, marks)
         for drawn, form, whole in (
             (_of_messages(spans, lapse(seconds)), count_of, True),
             (_of_times(spans), lapse, False),

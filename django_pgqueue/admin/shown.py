@@ -5,15 +5,17 @@ A part that is hidden has no link in lists of pages. Its pages open by their URL
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 from django.db import Error, connections, transaction
 from django.http import HttpRequest
 
 from django_pgqueue.admin.queries import ask
 from django_pgqueue.conf import settings
+from django_pgqueue.database.locks import milliseconds, set_locally
 from django_pgqueue.engine.settings import ADMIN_PARTS
 from django_pgqueue.models import Queue
+
+#: How long to wait for a lock before all parts are shown, in seconds.
+PATIENCE = 0.5
 
 
 def is_shown(request: HttpRequest, part: str) -> bool:
@@ -39,7 +41,10 @@ def _used() -> set[str]:
     alias = Queue.objects.database()
     in_block = connections[alias].in_atomic_block
     try:
-        with transaction.atomic(using=alias) if in_block else nullcontext():
+        with transaction.atomic(using=alias):
+            if not in_block:  # Otherwise the page has limits already.
+                with connections[alias].cursor() as cursor:
+                    set_locally(cursor, lock_timeout=milliseconds(PATIENCE))
             [found] = ask("shown")
     except Error:
         return set(ADMIN_PARTS)

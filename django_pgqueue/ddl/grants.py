@@ -56,6 +56,7 @@ _CONSUMER = {
     "turn_seq": "USAGE",
     "process": _KEPT,
     "history": "SELECT, INSERT, UPDATE",
+    "mark": "SELECT, INSERT",
     "attempt": "SELECT, INSERT, DELETE",
     "schedule": "SELECT, INSERT, UPDATE",
     "audit": f"SELECT (id, count, ended_at), {_RECORDED}",
@@ -66,6 +67,7 @@ _ANALYST = dict.fromkeys(
         *("ready", "deferred", "lease", "waiting", "group", "recheck", "claim", "unlogged"),
         *("rollup", "rollup_run", "lake", "export_run", "purge_mark", "attempt", "schedule"),
         *("bulk_action", "bulk_action_part", "group_setting", "history", "audit"),
+        *("mark", "acknowledgement"),
     ),
     "SELECT",
 )
@@ -78,7 +80,7 @@ _OPERATOR = {
     "group_setting": _KEPT,
     "schedule": _KEPT,
     "audit": f"SELECT, {_RECORDED}",
-    **dict.fromkeys(("bulk_action", "bulk_action_part"), _KEPT),
+    **dict.fromkeys(("bulk_action", "bulk_action_part", "mark", "acknowledgement"), _KEPT),
     "message_id_seq": "SELECT, USAGE",
 }
 

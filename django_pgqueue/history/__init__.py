@@ -7,6 +7,7 @@ keep.py        maintenance writes each queue's backlog and sends    (``sample.sq
                and deletes old rows                                 (``forget.sql``)
 counters.py    names the columns of counts
 recent.py      reads the last hour, for the admin                   (``recent.sql``, ``times.sql``)
+onset.py       finds when a queue's attempts began to fail          (``onset.sql``)
 histograms.py  counts times in buckets, and computes percentiles
 =============  ============================================================================
 """

@@ -90,21 +90,6 @@ class Recent:
         """The counts of the last ten minutes."""
         return total(self.slots[-LATELY_SLOTS:])
 
-    @property
-    def failing_for(self) -> int | None:
-        """Seconds for which attempts have been failing.
-
-        The period starts after the last slot in which every attempt succeeded. None if no attempt
-        has failed since that slot.
-        """
-        since = None
-        for back, slot in enumerate(reversed(self.slots)):
-            if slot.bad:
-                since = 60 + 120 * back
-            elif slot.attempts:
-                break
-        return since
-
     def add(self, minutes: int, counts: Counts) -> None:
         """Add the counts of a minute that began ``minutes`` before the current one."""
         slot = -1 - min((minutes + 1) // 2, SLOTS - 1)

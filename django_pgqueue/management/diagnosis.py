@@ -12,6 +12,7 @@ from django.db.models import Q
 from django.template.defaultfilters import filesizeformat
 
 from django_pgqueue.conf import settings
+from django_pgqueue.database.blockers import blockers
 from django_pgqueue.database.locks import milliseconds, settings_for
 from django_pgqueue.ddl import inspection, planting
 from django_pgqueue.engine.names import LIVE
@@ -398,7 +399,23 @@ def _schema(alias: str, limits: Limits, report: Report) -> str:
     return "only the owner creates functions where the queues' statements look them up"
 
 
+def _locks(alias: str, limits: Limits, report: Report) -> str:
+    """Report sessions that keep others waiting, or that have locked our tables."""
+    for each in blockers(alias):
+        tables = f" and has locked {', '.join(each.tables)}" if each.tables else ""
+        who = " ".join(part for part in (each.user, each.application) if part)
+        report(
+            f"session {each.pid} ({who}, {each.state}) keeps {each.waiting} sessions "
+            f"waiting{tables}, in a transaction open for {age(each.seconds)}: {each.statement}",
+            f"Find out why it stays open, or end it: SELECT pg_terminate_backend({each.pid})",
+            each._asdict(),
+        )
+    return "no session keeps others waiting"
+
+
 CHECKS: dict[str, Check] = {
+    # First, since a lock makes other checks fail.
+    "locks": _locks,
     "objects": _objects,
     "schema": _schema,
     "snapshot": _snapshots,

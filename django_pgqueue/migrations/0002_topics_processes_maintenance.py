@@ -3,7 +3,9 @@
 ``pgqueue_binding`` says which queues get what is published under which keys. ``pgqueue_process``
 has a row and a heartbeat for each running consumer. ``pgqueue_maintenance`` has one row at most: the
 process that maintains partitions and retention, and until when. ``pgqueue_history`` tells what
-happened to each queue in each minute of the last hours, and in each hour before.
+happened to each queue in each minute of the last hours, and in each hour before. ``pgqueue_mark``
+has what happened outside the queues, such as deploys, ``pgqueue_acknowledgement`` the admin's alerts
+that a user knows of.
 """
 
 from __future__ import annotations
@@ -72,8 +74,29 @@ class Migration(migrations.Migration):
                 ("host", models.TextField()),
                 ("pid", models.IntegerField()),
                 ("version", models.TextField()),
+                ("release", models.TextField(db_default="", default="")),
                 ("queues", models.JSONField(default=list)),
                 ("working_on", models.JSONField(default=dict)),
+                (
+                    "runs",
+                    models.JSONField(
+                        default=list, help_text="The runs of handlers, the longest first."
+                    ),
+                ),
+                (
+                    "stacks_wanted",
+                    models.BooleanField(
+                        default=False, help_text="Whether it was asked for the stacks of its runs."
+                    ),
+                ),
+                (
+                    "stacks",
+                    models.JSONField(
+                        help_text="The stacks of its runs when it was last asked for them.",
+                        null=True,
+                    ),
+                ),
+                ("stacks_at", models.DateTimeField(null=True)),
                 (
                     "schedules",
                     models.JSONField(
@@ -111,6 +134,7 @@ class Migration(migrations.Migration):
                 "permissions": (
                     ("view_health", "Can view the health of the database"),
                     ("quiet_process", "Can keep consumer processes from fetching"),
+                    ("view_stack", "Can view the stacks of running handlers"),
                 ),
                 "required_db_vendor": "postgresql",
                 "constraints": [
@@ -220,6 +244,45 @@ class Migration(migrations.Migration):
                         ),
                         name="pgqueue_history_runs",
                     ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="Mark",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("text", models.TextField()),
+                ("at", models.DateTimeField(db_default=NOW)),
+                ("is_release", models.BooleanField(default=False)),
+            ],
+            options={
+                "db_table": "pgqueue_mark",
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["at"], name="pgqueue_mark_at")],
+                "required_db_vendor": "postgresql",
+            },
+        ),
+        migrations.CreateModel(
+            name="Acknowledgement",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("cause", models.TextField()),
+                ("subject", models.TextField()),
+                ("causes", models.TextField()),
+                ("error", models.TextField()),
+                ("harm", models.BigIntegerField()),
+                ("by", models.TextField()),
+                ("at", models.DateTimeField(db_default=NOW)),
+            ],
+            options={
+                "db_table": "pgqueue_acknowledgement",
+                "default_permissions": (),
+                "permissions": (("acknowledge_alert", "Can acknowledge alerts"),),
+                "required_db_vendor": "postgresql",
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("cause", "subject"), name="pgqueue_acknowledgement_unique"
+                    )
                 ],
             },
         ),

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import os
 import socket
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 from django.db import connections, models, transaction
@@ -15,14 +16,15 @@ from django_pgqueue.database.home import HomeManager
 from django_pgqueue.database.locks import set_locally
 from django_pgqueue.engine.leases.batches import rescue
 from django_pgqueue.tables import columns
+from django_pgqueue.tables.mark import LONGEST, Mark
 from django_pgqueue.tables.queue import Queue
 
 # The commit of a heartbeat does not wait for the disk: a server crash may lose the heartbeat.
 _BEAT = """
     UPDATE pgqueue_process
-    SET heartbeat_at = statement_timestamp(), working_on = %s, stopping = %s
+    SET heartbeat_at = statement_timestamp(), working_on = %s, runs = %s, stopping = %s
     WHERE id = %s AND gone_at IS NULL AND set_config('synchronous_commit', 'off', true) = 'off'
-    RETURNING quiet
+    RETURNING quiet, stacks_wanted
 """
 
 #: How long the row of a dead process is kept.
@@ -44,17 +46,40 @@ class ProcessManager(HomeManager["Process"]):
         return super().get_queryset().filter(gone_at=None)
 
     def register(self, queues: list[str], *, version: str, using: str) -> Process:
-        """Insert a row for this process. The process stores the row's id in its leases."""
-        return self.using(using).create(
-            host=socket.gethostname(), pid=os.getpid(), version=version, queues=queues
-        )
+        """Insert a row for this process. The process stores the row's id in its leases.
 
-    def beat(self, process: Process, working_on: dict[str, Any], stopping: bool) -> bool | None:
-        """Record a heartbeat. Returns ``quiet``, or None if the process was marked as gone."""
+        The environment variable PGQUEUE_RELEASE names the project's release. The first process of
+        a release marks it.
+        """
+        release = os.environ.get("PGQUEUE_RELEASE", "").replace("\0", "").strip()[:LONGEST]
+        with transaction.atomic(using=using) if release else nullcontext():
+            if release:
+                Mark.objects.released(release, using=using)
+            return self.using(using).create(
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                version=version,
+                release=release,
+                queues=queues,
+            )
+
+    def beat(
+        self, process: Process, working_on: dict[str, Any], runs: list[Any], stopping: bool
+    ) -> tuple[bool, bool] | None:
+        """Record a heartbeat: the messages in progress, and what handles them.
+
+        Returns what was asked of the process: whether to be quiet, and whether to write its stacks.
+        None if the process was marked as gone.
+        """
         with connections[process._state.db or "default"].cursor() as cursor:
-            cursor.execute(_BEAT, [json.dumps(working_on), stopping, process.pk])
+            cursor.execute(_BEAT, [json.dumps(working_on), json.dumps(runs), stopping, process.pk])
             row = cursor.fetchone()
-        return None if row is None else bool(row[0])
+        return None if row is None else (bool(row[0]), bool(row[1]))
+
+    def write_stacks(self, process: Process, stacks: list[Any]) -> None:
+        """Answer the request for a process's stacks."""
+        rows = self.using(process._state.db).filter(pk=process.pk)
+        rows.update(stacks=stacks, stacks_at=columns.NOW, stacks_wanted=False)
 
     def live(self, dead_after: float, *, using: str) -> list[Process]:
         """Return the processes with a heartbeat in the last ``dead_after`` seconds.
@@ -91,7 +116,7 @@ class ProcessManager(HomeManager["Process"]):
                 queues = Queue.objects.using(using).filter(name__in=process.queues)
                 rescued[process.pk] = sum(rescue(queue.opened, process.pk) for queue in queues)
                 self.using(using).filter(pk=process.pk).update(
-                    gone_at=columns.NOW, working_on={}, given_back=rescued[process.pk]
+                    gone_at=columns.NOW, working_on={}, runs=[], given_back=rescued[process.pk]
                 )
             if dead:
                 self.model.every.using(using).filter(gone_at__lt=ago(GONE_KEPT)).delete()
@@ -105,8 +130,19 @@ class Process(models.Model):
     host: columns.Text = models.TextField()
     pid: columns.Integer = models.IntegerField()
     version: columns.Text = models.TextField()
+    release: columns.Text = models.TextField(default="", db_default="")
     queues: columns.JSON = models.JSONField(default=list)
     working_on: columns.JSON = models.JSONField(default=dict)
+    runs: columns.JSON = models.JSONField(
+        default=list, help_text="The runs of handlers, the longest first."
+    )
+    stacks_wanted: columns.Boolean = models.BooleanField(
+        default=False, help_text="Whether it was asked for the stacks of its runs."
+    )
+    stacks: columns.JSON = models.JSONField(
+        null=True, help_text="The stacks of its runs when it was last asked for them."
+    )
+    stacks_at: columns.TimeOrNull = models.DateTimeField(null=True)
     schedules: columns.JSON = models.JSONField(
         default=list, help_text="Names of the schedules that its code declares."
     )
@@ -134,6 +170,7 @@ class Process(models.Model):
         permissions: ClassVar[tuple[tuple[str, str], ...]] = (
             ("view_health", "Can view the health of the database"),
             ("quiet_process", "Can keep consumer processes from fetching"),
+            ("view_stack", "Can view the stacks of running handlers"),
         )
         db_table = "pgqueue_process"
         constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (

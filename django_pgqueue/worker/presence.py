@@ -12,6 +12,7 @@ from django_pgqueue.worker.announcer import send
 from django_pgqueue.worker.connections import limited
 from django_pgqueue.worker.loop import Loop
 from django_pgqueue.worker.options import Options
+from django_pgqueue.worker.stacks import runs_of, stacks_of
 from django_pgqueue.worker.subscription import Subscription
 
 #: Maximum messages per queue that ``working_on`` names.
@@ -66,15 +67,19 @@ class Presence(Loop):
             if s.running
         }
         assert self._process is not None
-        quiet = Process.objects.beat(self._process, working_on, self.leaving)
-        if quiet is None:
+        asked = Process.objects.beat(
+            self._process, working_on, runs_of(subscriptions), self.leaving
+        )
+        if asked is None:
             # This process was silent for so long that another one rescued its leases. Its running
             # handlers cannot settle any more: their receipts are old.
             self.register()
             for subscription in subscriptions:
                 subscription.release(subscription.buffer.take_all())
         for subscription in subscriptions:
-            subscription.quiet = bool(quiet)
+            subscription.quiet = asked is not None and asked[0]
+        if asked is not None and asked[1]:
+            Process.objects.write_stacks(self._process, stacks_of(subscriptions))
 
     def leave(self) -> None:
         """Write the last counts, and delete this process's row.

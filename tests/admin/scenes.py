@@ -10,7 +10,16 @@ from django.utils.timezone import now
 
 from django_pgqueue import queue
 from django_pgqueue.acks import Failure
-from django_pgqueue.models import BulkAction, History, Message, Process, Queue, Rollup, Schedule
+from django_pgqueue.models import (
+    BulkAction,
+    History,
+    Mark,
+    Message,
+    Process,
+    Queue,
+    Rollup,
+    Schedule,
+)
 from django_pgqueue.queues.bulk import Kind
 
 TRACEBACK = """CardDeclined: the bank said no to card <4242> of customer 1{number:05}
@@ -81,7 +90,19 @@ def play() -> None:
         heartbeat_at=now() - dt.timedelta(minutes=9),
     )
     held = [message.id for message in mails.read(qty=3, vt=600)]
-    Process.objects.filter(pk=consumer.pk).update(working_on={"mails": held})
+    runs = [
+        {"message": pk, "queue": "mails", "number": 1, "what": "shop.mails.send", "seconds": 7.5}
+        for pk in held
+    ]
+    stack = '  File "/app/shop/mails.py", line 12, in send\n    smtp.send(mail)\n'
+    Process.objects.filter(pk=consumer.pk).update(
+        working_on={"mails": held},
+        runs=runs,
+        release="v42",
+        stacks=[{**runs[0], "stack": stack}],
+        stacks_at=now(),
+    )
+    Mark.objects.create(text="v42", at=now() - dt.timedelta(minutes=21), is_release=True)
     Message.objects.bind("customer.#", "mails")
     Message.objects.bind("customer.*.paid", "invoices")
     _schedules()

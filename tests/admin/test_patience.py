@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, connections
 from django.urls import reverse
 
 from django_pgqueue.admin import messages_page, patience
@@ -114,5 +116,67 @@ def test_an_export_under_way_waits_for_no_lock_either(admin_client, locked, monk
 
     response = admin_client.get(url, {"export": "jsonl"})
 
-    with pytest.raises(OperationalError, match="statement timeout"):
+    with pytest.raises(OperationalError, match="lock timeout"):
         list(response.streaming_content)  # type: ignore[attr-defined]
+
+
+def test_a_page_that_waits_for_a_lock_names_the_session_that_has_it(
+    admin_client, locked, monkeypatch, sql
+):
+    monkeypatch.setattr(patience, "SECONDS", 0.1)
+    [(pid,)] = sql(
+        "SELECT pid FROM pg_locks WHERE relation = 'pgqueue_queue'::regclass "
+        "AND mode = 'AccessExclusiveLock' AND granted"
+    )
+    time.sleep(1.1)  # a lock of less than a second is nothing unusual
+
+    response = admin_client.get(reverse("admin:django_pgqueue_queue_changelist"))
+
+    text = response.content.decode()
+    assert response.status_code == 503
+    assert "waited for a lock for 0.1 s" in text
+    assert f'<th scope="row">{pid}</th>' in text
+    assert "<code>LOCK TABLE pgqueue_queue IN ACCESS EXCLUSIVE MODE</code>" in text
+
+    monkeypatch.setattr(patience, "SECONDS", 10.0)
+    database = admin_client.get(reverse("admin:django_pgqueue_health"))
+
+    text = database.content.decode()
+    assert database.status_code == 200
+    assert f'<th scope="row">{pid}</th>' in text
+    assert text.count("Unknown: another session has locked a table.") == 1  # retention
+
+
+#: Every page that is opened by its URL alone.
+EVERY = [
+    *("queue_changelist", "queue_add", "overview_json", "health", "process_changelist"),
+    *("message_changelist", "message_failures", "schedule_changelist", "schedule_add"),
+    *("binding_changelist", "binding_add", "bulkaction_changelist", "rollup_charts"),
+    *("rollup_changelist", "rolluprun_changelist", "exportrun_changelist", "lake_changelist"),
+]
+OF_A_QUEUE = ["overview", "change", "delete", "history", "purge", "send"]
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_every_page_says_that_the_database_of_the_queues_is_down(
+    admin_client, settings, monkeypatch
+):
+    """Users and sessions are in another database, which is up."""
+    settings.PGQUEUE = {"DATABASE": "other"}
+    connections["other"].close()
+
+    def refuse(*args: Any) -> Any:
+        raise psycopg.OperationalError("connection failed: Connection refused")
+
+    with monkeypatch.context() as down:
+        down.setattr(connections["other"], "get_new_connection", refuse)
+        urls = [reverse(f"admin:django_pgqueue_{name}") for name in EVERY]
+        urls += [reverse(f"admin:django_pgqueue_queue_{name}", args=[1]) for name in OF_A_QUEUE]
+        answers = {url: admin_client.get(url) for url in urls}
+        answers["post"] = admin_client.post(reverse("admin:django_pgqueue_queue_pause", args=[1]))
+
+    told = "The database of the queues does not answer"
+    assert {
+        url: (answer.status_code, told in answer.content.decode())
+        for url, answer in answers.items()
+    } == dict.fromkeys(answers, (503, True))

@@ -52,6 +52,8 @@ pgqueue_claim           SIUD/SIUD   SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIU
 pgqueue_unlogged        S/S         SI/SI       SI/SI       S/S         SI/SI
 pgqueue_process         -/-         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
 pgqueue_history         -/-         SIU/SIU     SIU/SIU     S/S         SIU/SIU
+pgqueue_mark            -/-         SI/SI       SIUD/SIUD   S/S         SI/SI
+pgqueue_acknowledgement -/-         -/-         SIUD/SIUD   S/S         S/S
 pgqueue_attempt         -/-         SID/-       SID/-       S/-         SID/-
 pgqueue_schedule        -/-         SIU/-       SIUD/-      S/-         SIU/-
 pgqueue_bulk_action     -/-         -/-         SIUD/-      S/-         S/-
