@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from django.utils.timezone import now
 
 from django_pgqueue.models import Acknowledgement
-
-if TYPE_CHECKING:
-    from django_pgqueue.admin.overview import Alert
 
 #: How long an acknowledgement lasts: a day, or an hour if it is not known when the alert began, so
 #: that it may have ended and begun again.
 LASTS, LASTS_UNDATED = dt.timedelta(days=1), dt.timedelta(hours=1)
 #: An alert has changed if this many times as many messages have the problem.
 GROWN = 2
+
+
+class Alert(Protocol):
+    """What is compared of an alert of the overview."""
+
+    cause: Any
+    subject: str
+    causes: Sequence[str]
+    harm: int
+    begun: dt.datetime | None
+    acknowledged: Acknowledgement | None
+
+    @property
+    def error_type(self) -> str: ...
 
 
 def add_acknowledgements(alerts: Sequence[Alert], using: str) -> None:

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from django.db.models import F
+from django.utils.timezone import localtime
 
 from django_pgqueue import queue
 from django_pgqueue.admin.failures import WINDOWS, Failures
 from django_pgqueue.handlers import Handler
-from django_pgqueue.models import ArchivedMessage, BulkAction, Message, Process, Queue
+from django_pgqueue.models import (
+    ArchivedMessage,
+    Attempt,
+    BulkAction,
+    Mark,
+    Message,
+    Process,
+    Queue,
+)
 from tests.admin import scenes
 from tests.admin.browsing import EVERY_RULE, RULES_OF_LOOKS, faults, sign_in
 from tests.waiting import until
@@ -159,6 +172,70 @@ def test_the_overview_says_without_a_reload_that_a_tenth_of_the_attempts_fail(vi
     finally:
         consumer.stop()
     assert page.evaluate("window.same")
+    assert not page.said
+
+
+def test_a_night_is_told_by_the_first_line_and_ended_in_six_clicks(visit, settings):
+    """A deploy breaks payments, while eight other queues have no consumer."""
+    settings.PGQUEUE = {"HISTORY_SECONDS": 0.5}
+    broken = threading.Event()
+
+    def handle(message: Message) -> None:
+        if broken.is_set() or message.body == "odd":
+            message.reject("card declined")
+
+    for number in range(8):
+        queue(f"q{number}").create()
+        queue(f"q{number}").send(1)
+    queue("payments").create()
+    clicks = []
+
+    def click(page: Any, place: str) -> None:
+        clicks.append(place)
+        page.click(place)
+
+    consumer = InThread(Handler("payments", handle), heartbeat=0.5)
+    try:
+        queue("payments").send("odd")
+        queue("payments").send_batch(range(300))
+        until(lambda: not queue("payments").metrics().length)
+        Attempt.objects.update(at=F("at") - timedelta(seconds=8))
+        broken.set()
+        Mark.objects.create(text="v42")
+        for number in range(40):
+            queue("payments").send(number)
+            time.sleep(0.02)
+        until(lambda: not queue("payments").metrics().length)
+        page = visit()
+        page.goto(OVERVIEW)
+
+        wait_for(page, "41 of 341 attempts failed in the last ten minutes")
+        first, second = page.locator(".panel > .attention tr, .cause > summary").all_inner_texts()
+        _odd, onset, *_rest = Attempt.objects.order_by("at").values_list("at", flat=True)
+        assert "Failing" in first
+        assert "payments" in first
+        assert f"since {localtime(onset):%H:%M:%S}, 0 s after v42" in " ".join(first.split())
+        assert "8 queues without a consumer" in second
+
+        click(page, "table.overview tr:has-text('payments') button")
+        wait_for(page, "Paused payments")
+        click(page, "table.overview tr:has-text('payments') td.bad-text a")
+        click(page, "table.failures button[value=retry]")
+        click(page, ".delete-confirmation input[type=submit]")
+        wait_for(page, "41 messages sent again.")
+        broken.clear()
+        click(page, ".pgqueue-nav a:has-text('Queues')")
+        click(page, "table.overview tr:has-text('payments') button")
+        wait_for(page, "Resumed payments")
+        assert len(clicks) == 6
+        until(lambda: ArchivedMessage.objects.filter(state="COMPLETED").count() == 340)
+
+        # Why another queue is late: one click.
+        page.goto(OVERVIEW)
+        page.click("table.overview a:has-text('q3')")
+        wait_for(page, "No process consumes this queue.")
+    finally:
+        consumer.stop()
     assert not page.said
 
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
 
 from django_pgqueue import queue
 from django_pgqueue.management import diagnosis
 from django_pgqueue.management.diagnosis import Finding, Limits, examine
-from django_pgqueue.models import ExportRun, Lake, Process, Queue, Schedule
+from django_pgqueue.models import ExportRun, Lake, Mark, Process, Queue, Schedule
 from django_pgqueue.tables.process import ago
 from tests.actors import begin, execute, rollback
 from tests.working.running import Command
@@ -355,3 +356,36 @@ def test_a_lake_whose_exports_fail_or_are_late(orders):
     ExportRun.objects.update(state="DONE")
     [found] = findings("exports", export=3 * 86400)
     assert not found.is_problem
+
+
+def test_a_session_that_blocks_others_is_named_with_its_statement(committed_orders):
+    other = connection.copy()
+    other.set_autocommit(False)
+    try:
+        with other.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid(), 'hunter2'")
+            [pid, _secret] = cursor.fetchone()
+            cursor.execute("LOCK TABLE pgqueue_queue IN ACCESS EXCLUSIVE MODE")
+            cursor.execute("SELECT pg_sleep(1.1), 'hunter2'")
+
+        [found, *_later] = examine("default", Limits(timeout=0.2))
+    finally:
+        other.close()
+
+    assert found.check == "locks"
+    assert found.text.startswith(f"session {pid} (")
+    assert "has locked pgqueue_queue, in a transaction open for" in found.text
+    assert found.text.endswith("SELECT pg_sleep(1.1), '…'")
+    assert found.action.endswith(f"SELECT pg_terminate_backend({pid})")
+
+
+def test_a_deploy_is_marked_by_a_command(db):
+    out = StringIO()
+    call_command("pgqueue_mark", "  v42 ", "--json", stdout=out)
+
+    mark = Mark.objects.get()
+    assert (mark.text, mark.is_release) == ("v42", False)
+    assert json.loads(out.getvalue())["text"] == "v42"
+    for wrong in ("", " ", "x" * 101, "a\x1b[2J"):
+        with pytest.raises(CommandError, match="Give 1 to 100 printable characters"):
+            call_command("pgqueue_mark", wrong)

@@ -21,9 +21,7 @@ class Command(QueueCommand):
     def run(self, alias: str, options: dict[str, Any]) -> None:
         text = " ".join(options["text"].split())
         if not 0 < len(text) <= LONGEST or not text.isprintable():
-            raise CommandError(
-                f"The text must have 1 to {LONGEST} printable characters, not {text!r}."
-            )
+            raise CommandError(f"Give 1 to {LONGEST} printable characters, not {text!r}.")
         mark = Mark.objects.using(alias).create(text=text)
         mark.refresh_from_db(fields=["at"])
         self.answer({"text": text, "at": mark.at}, [f"Marked {text!r} at {mark.at:%H:%M:%S %Z}."])
