@@ -1,4 +1,6 @@
-"""The admin's pages, beside a large backlog, bodies of 5 MB and the history of 200 queues."""
+"""The admin's pages, beside a large backlog, 10,000 groups, bodies of 5 MB and the history of 200
+queues.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,15 @@ from django.test.utils import CaptureQueriesContext
 
 from benchmarks.scenarios import Goal, Measure, median_ms, scenario
 from django_pgqueue import queue
-from django_pgqueue.models import BoundQueue, Message, Process, Queue
+from django_pgqueue.models import BoundQueue, GroupSetting, Message, Process, Queue
 
 QUEUES = 200
 LARGE, LARGE_BYTES = 50, 5_000_000
 VISITS = 5
 #: The queues that the paths name, in the order of their creation.
 LABELS = ("ready", "done", "large", "groups", "dying", "dead", "failing")
+#: Messages in each group, and further ones in one of them.
+IN_GROUP, IN_LARGEST = 20, 10_000
 #: The paths below the app's index, with the ids of queues and of a message.
 PAGES = {
     "overview": "queue/",
@@ -28,6 +32,10 @@ PAGES = {
     "queue with the backlog": "queue/{ready}/overview/",
     "queue, two weeks": "queue/{ready}/overview/?range=fortnight",
     "queue with large bodies": "queue/{large}/overview/",
+    "queue with groups": "queue/{groups}/overview/",
+    "groups": "queue/{groups}/groups/",
+    "paused groups": "queue/{groups}/groups/?only=paused",
+    "a group": "queue/{groups}/group/?key=customer 00001",
     "settings of a queue": "queue/{ready}/change/",
     "messages": "message/",
     "messages of the backlog": "message/?queue={ready}",
@@ -57,14 +65,15 @@ ERROR = "KeyError: 'price{kind}'\n\nTraceback (most recent call last):\n" + "".j
 # minutes; older ones are folded.
 HISTORY = """
 INSERT INTO pgqueue_history (queue_id, bucket, seconds, process_id, completed, retried, failed,
-                             dead_lettered, lost, busy, waits, runs, sent, depth, oldest, total)
-SELECT q.id, date_trunc('minute', now()) - m * interval '1 min', 60, p, 600, 3, 1, 0, 0, 12, h, h,
-       604, 10, 1, 1000
+                             dead_lettered, expired, lost, busy, waits, runs, sent, depth,
+                             oldest, total)
+SELECT q.id, date_trunc('minute', now()) - m * interval '1 min', 60, p, 600, 3, 1, 0, 0, 0, 12,
+       h, h, 604, 10, 1, 1000
 FROM pgqueue_queue q, generate_series(0, 120) m, generate_series(0, 8) p,
      (SELECT jsonb_object_agg(k, 50) AS h FROM generate_series(-24, -12) k) h
 WHERE p = 0 OR m < 4
 UNION ALL
-SELECT q.id, date_trunc('hour', now()) - m * interval '1 h', 3600, 0, 36000, 90, 60, 0, 0, 720,
+SELECT q.id, date_trunc('hour', now()) - m * interval '1 h', 3600, 0, 36000, 90, 60, 0, 0, 0, 720,
        h, h, 36240, 10, 1, 1000
 FROM pgqueue_queue q, generate_series(3, 336) m,
      (SELECT jsonb_object_agg(k, 3000) AS h FROM generate_series(-24, -12) k) h
@@ -72,8 +81,8 @@ FROM pgqueue_queue q, generate_series(3, 336) m,
 
 
 @scenario(
-    "The admin's pages, beside 1,000,000 ready, 300,000 archived and 8,000 failed messages and "
-    "110,000 dead letters (quick: a hundredth)",
+    "The admin's pages, beside 1,000,000 ready, 300,000 archived and 8,000 failed messages, "
+    "110,000 dead letters and 10,000 groups with settings of their own (quick: a hundredth)",
     unit="ms",
     baseline=None,
     goals=tuple(
@@ -123,7 +132,19 @@ def fill(bench: Any) -> dict[str, int]:
         done.archive(messages)
     for _ in range(LARGE):
         large.send({"large": "z" * LARGE_BYTES})
-    groups.send_batch([1] * 2000, group="g")
+    keys = [f"customer {number:05}" for number in range(bench.amount(100, 10_000))]
+    for _ in range(IN_GROUP):
+        groups.send_batch([{"n": 1}] * len(keys), group=keys)
+    groups.send_batch([{"n": 1}] * bench.amount(2000, IN_LARGEST), group=keys[1])
+    groups_pk = Queue.objects.get(name=groups.name).pk
+    GroupSetting.objects.bulk_create(
+        GroupSetting(queue_id=groups_pk, group_key=key, limit=1 + number % 2)
+        for number, key in enumerate(keys)
+    )
+    groups.group(keys[-1]).pause()
+    for message in groups.read(qty=1000):  # gives heads to groups, and blocks some of them
+        if message.id % 10 == 0:
+            message.nack(3600)
     for message in large.read(qty=10):
         message.reject("CardDeclined: no")
     Queue.objects.filter(name=dying.name).update(

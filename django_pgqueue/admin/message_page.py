@@ -81,9 +81,8 @@ class MessagePage(Page):
                 and outcome.result is not None
                 and pretty(json.dumps(outcome.result)),
                 "stored": standing or outcome,
-                "group_url": self.url(
-                    "message_changelist", queue=queue.pk, group=message.group_key or ""
-                ),
+                "group_url": self.url("queue_group", queue.pk, key=message.group_key or "")
+                or self.url("message_changelist", queue=queue.pk, group=message.group_key or ""),
                 "died": died,
                 "source": died and died.source and self._source(died.source, around),
                 "neighbours": self._neighbours(message, around) if waits else [],

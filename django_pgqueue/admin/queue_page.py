@@ -18,6 +18,8 @@ from django.utils.translation import gettext_lazy as _
 from django_pgqueue.admin.bulk_actions import may
 from django_pgqueue.admin.failures import WINDOWS, Failures
 from django_pgqueue.admin.failures_page import shown_group
+from django_pgqueue.admin.groups import groups_of
+from django_pgqueue.admin.groups_page import listed
 from django_pgqueue.admin.marks import recent_marks
 from django_pgqueue.admin.overview import judged, name_of, short_error
 from django_pgqueue.admin.overview_page import FiguresPage
@@ -26,18 +28,15 @@ from django_pgqueue.admin.queries import ask
 from django_pgqueue.admin.queue_actions import PurgePage
 from django_pgqueue.admin.send import SendPage
 from django_pgqueue.admin.series import COUNTS, Span, charts
-from django_pgqueue.admin.why import REASONS
+from django_pgqueue.admin.why import waiting
 from django_pgqueue.engine.wording import age
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.history.recent import LATELY, Counts, Recent, Times
-from django_pgqueue.models import GroupSetting, History, Message, Process, Queue
+from django_pgqueue.models import History, Message, Process, Queue
 from django_pgqueue.queues.bulk import Kind
 
-#: The lists' length, and the number of waiting messages that are searched for large FIFO groups.
+#: The length of the page's lists.
 LONGEST_LIST = 5
-WAITING = 20_000
-#: Maximum number of groups with their own limits that are shown.
-MOST_OWN_LIMITS = 50
 
 
 @dataclass(frozen=True)
@@ -98,12 +97,12 @@ class QueueOverviewPage(FiguresPage):
         failures = Failures([pk], dead, WINDOWS["7d"], pk)
         groups = failures.groups(LONGEST_LIST)
         try:
-            measured = {queue.name: Message.objects.metrics(queue)}
+            backlog = Message.objects.metrics(queue)
         except QueueNotFound:  # dropped meanwhile
             raise Http404 from None
         found = judged(
             [queue],
-            measured,
+            {queue.name: backlog},
             {pk: happened.recent},
             replace(failures, window=WINDOWS["1h"]),
             sources={pk: [name_of(source, self.seen) for source in sources]} if sources else {},
@@ -111,6 +110,7 @@ class QueueOverviewPage(FiguresPage):
         )
         for row in found.rows:
             row.times = happened.times
+        in_groups = groups_of(queue, LONGEST_LIST, self.owner.message_link, states=False)
         return self.render_live(
             {
                 "title": queue.name,
@@ -118,8 +118,10 @@ class QueueOverviewPage(FiguresPage):
                 "queue": queue,
                 **self.context(),
                 "row": found.rows[0],
-                "blocked": [(REASONS[why], n) for why, n in measured[queue.name].blocked.items()],
-                "blocked_exact": "blocked" not in measured[queue.name].estimated,
+                "blocked": [
+                    waiting(queue, why, count, "blocked" not in backlog.estimated, in_groups.own)
+                    for why, count in backlog.blocked.items()
+                ],
                 **self.attention(found.alerts),
                 "tabs": [
                     (each.label, f"?range={key}", each is chosen) for key, each in RANGES.items()
@@ -135,7 +137,8 @@ class QueueOverviewPage(FiguresPage):
                     for process in found.processes
                 ],
                 **self._stored(queue),
-                **_own_limits(queue),
+                **listed(in_groups),
+                "groups_url": self.url("queue_groups", pk),
                 "links": self._links(queue, bool(sources)),
                 "back": self.request.get_full_path(),
             },
@@ -161,9 +164,8 @@ class QueueOverviewPage(FiguresPage):
         ]
 
     def _stored(self, queue: Queue) -> dict[str, Any]:
-        """Return the newest failed attempts, the largest FIFO groups, and the storage used."""
-        params = {"limit": WAITING, "most": LONGEST_LIST}
-        [(attempts, groups, waiting, *sizes)] = ask("queue", params, **queue.tables)
+        """Return the newest failed attempts, and the storage used."""
+        [(attempts, *sizes)] = ask("queue", {"most": LONGEST_LIST}, **queue.tables)
         return {
             "attempts": [
                 (
@@ -174,8 +176,6 @@ class QueueOverviewPage(FiguresPage):
                 )
                 for each in json.loads(attempts)
             ],
-            "groups": json.loads(groups),
-            "all_groups": waiting < WAITING,
             "sizes": sizes,
         }
 
@@ -196,10 +196,3 @@ class QueueOverviewPage(FiguresPage):
         if self.may(PurgePage):
             links.append((gettext("Purge"), self.url("queue_purge", queue.pk), True))
         return links
-
-
-def _own_limits(queue: Queue) -> dict[str, Any]:
-    """Return the groups with their own limits."""
-    settings = GroupSetting.objects.using(queue.alias).filter(queue=queue)
-    found = list(settings.order_by("group_key")[: MOST_OWN_LIMITS + 1])
-    return {"own_limits": found[:MOST_OWN_LIMITS], "more_own_limits": len(found) > MOST_OWN_LIMITS}

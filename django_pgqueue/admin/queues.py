@@ -19,6 +19,14 @@ from django_pgqueue.admin.access import allowed, queues_for
 from django_pgqueue.admin.base import PageAdmin
 from django_pgqueue.admin.bulk_actions import NOT_TYPED
 from django_pgqueue.admin.durations import SpanField
+from django_pgqueue.admin.groups_page import (
+    GroupCancelPage,
+    GroupPage,
+    GroupPausePage,
+    GroupResumePage,
+    GroupSettingsPage,
+    GroupsPage,
+)
 from django_pgqueue.admin.overview import name_of
 from django_pgqueue.admin.overview_page import AcknowledgePage, OverviewJson, OverviewPage
 from django_pgqueue.admin.patience import patiently
@@ -90,6 +98,8 @@ class QueueAdmin(PageAdmin):
     pages = [
         *(OverviewJson, AcknowledgePage, QueueOverviewPage, SendPage),
         *(PausePage, ResumePage, PurgePage, RedrivePage),
+        *(GroupsPage, GroupPage, GroupPausePage, GroupResumePage),
+        *(GroupSettingsPage, GroupCancelPage),
     ]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Queue]:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext_lazy
 
 from django_pgqueue.admin import places
 from django_pgqueue.admin.places import MOST_COUNTED, Place, Standing, Surroundings
+from django_pgqueue.engine import arguments
 from django_pgqueue.engine.wording import age
-from django_pgqueue.models import Message
+from django_pgqueue.models import Message, Queue
 from django_pgqueue.queues.bound import bound_to
-from django_pgqueue.templatetags.pgqueue_admin import cut, number, seconds_since, visible, when
+from django_pgqueue.templatetags.pgqueue_admin import (
+    cut,
+    number,
+    rate_text,
+    seconds_since,
+    visible,
+    when,
+)
 
 #: The reasons in a few words, for lists.
 REASONS = {
@@ -29,6 +37,35 @@ REASONS = {
     "queue_paused": gettext_lazy("the queue is paused"),
 }
 
+#: The reasons of a number of messages.
+_COUNTED = {
+    "scheduled": ngettext_lazy("%(n)s is scheduled", "%(n)s are scheduled", "count"),
+    "retry": ngettext_lazy("%(n)s is to be tried again", "%(n)s are to be tried again", "count"),
+    "group": ngettext_lazy(
+        "%(n)s waits behind another message of its group",
+        "%(n)s wait behind another message of their group",
+        "count",
+    ),
+    "group_limit": ngettext_lazy(
+        "%(n)s waits for its group's limit", "%(n)s wait for their group's limit", "count"
+    ),
+    "group_rate": ngettext_lazy(
+        "%(n)s waits for its group's rate", "%(n)s wait for their group's rate", "count"
+    ),
+    "group_paused": ngettext_lazy(
+        "%(n)s is in a paused group", "%(n)s are in paused groups", "count"
+    ),
+    "limit": ngettext_lazy(
+        "%(n)s waits for the queue's limit", "%(n)s wait for the queue's limit", "count"
+    ),
+    "rate": ngettext_lazy(
+        "%(n)s waits for the queue's rate", "%(n)s wait for the queue's rate", "count"
+    ),
+    "queue_paused": ngettext_lazy(
+        "%(n)s waits, since the queue is paused", "%(n)s wait, since the queue is paused", "count"
+    ),
+}
+
 _LIMITS = {
     "group_limit": gettext_lazy("Group {group} has as many messages in flight as its limit allows"),
     "group_rate": gettext_lazy("Over the rate of group {group} until {at}"),
@@ -36,6 +73,18 @@ _LIMITS = {
     "limit": gettext_lazy("{queue} has as many messages in flight as its limit allows"),
     "rate": gettext_lazy("Over the rate of {queue} until {at}"),
 }
+
+
+def waiting(queue: Queue, reason: str, count: int, exact: bool, own: Container[str]) -> str:
+    """Return how many messages wait for a reason: "358 wait for their group's rate, 30/min".
+
+    Names the queue's limit or rate, unless groups have their own, which ``own`` has then.
+    """
+    told = str(_COUNTED[reason] % {"count": count, "n": number(count, exact)})
+    figure = getattr(queue, reason) if reason in arguments.LIMITS else None
+    if figure is None or reason in own:
+        return told
+    return f"{told}, {rate_text(figure) if isinstance(figure, str) else number(figure)}"
 
 
 def why(

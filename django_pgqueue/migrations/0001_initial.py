@@ -338,6 +338,13 @@ class Migration(migrations.Migration):
                 "ordering": ("queue", "group_key"),
                 "default_permissions": (),
                 "required_db_vendor": "postgresql",
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("paused", True)),
+                        fields=["queue", "group_key"],
+                        name="pgqueue_group_setting_paused",
+                    )
+                ],
                 "constraints": [
                     models.UniqueConstraint(
                         fields=("queue", "group_key"), name="pgqueue_group_setting_unique"

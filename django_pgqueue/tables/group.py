@@ -42,6 +42,13 @@ class GroupSetting(models.Model):
         verbose_name_plural = "groups' settings"
         db_table = _TABLE
         ordering: ClassVar[tuple[str, ...]] = ("queue", "group_key")
+        indexes: ClassVar[tuple[models.Index, ...]] = (
+            models.Index(
+                fields=["queue", "group_key"],
+                condition=models.Q(paused=True),
+                name="pgqueue_group_setting_paused",
+            ),
+        )
         constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
             models.UniqueConstraint(
                 fields=("queue", "group_key"), name="pgqueue_group_setting_unique"

@@ -20,7 +20,17 @@ from django_pgqueue.engine.wording import age, length_text
 
 __all__ = [
     *("EMPTY", "LONGEST", "age", "ago", "ahead", "counted", "cut", "decimal", "lapse", "linked"),
-    *("moment", "number", "once", "percent", "preformatted", "rate", "seconds_since", "visible"),
+    *(
+        "moment",
+        "number",
+        "once",
+        "percent",
+        "preformatted",
+        "rate",
+        "rate_text",
+        "seconds_since",
+        "visible",
+    ),
     "when",
 ]
 
@@ -75,6 +85,19 @@ def rate(value: float) -> str:
     ('', '0.04', '1.2', '1,435')
     """
     return "" if not value else decimal(round(value, 0 if value >= 10 else 1) or value)
+
+
+@register.filter
+def rate_text(value: str | None) -> str:
+    """Format a rate of a queue or a group.
+
+    >>> rate_text("30/m"), rate_text(None)
+    ('30/min', '')
+    """
+    if not value:
+        return ""
+    count, _slash, unit = value.partition("/")
+    return f"{number(int(count))}/{'min' if unit == 'm' else unit}"
 
 
 @register.filter

@@ -77,6 +77,12 @@ def play() -> None:
         invoices.send_batch(
             [{"customer": customer, "invoice": n} for n in range(9)], group=f"customer-{customer}"
         )
+    invoices.send_batch([{"customer": 7}] * 2, group="customer-7, <b>Müller</b> & Söhne, Köln")
+    invoices.group("customer-2").pause()
+    invoices.group("customer-1").limit(2)
+    for message in invoices.read(qty=2):
+        if message.group_key == "customer-0":
+            invoices.retry({message.receipt: 3600}, errors={message.receipt: "CardDeclined: no"})
     queue("reports").send_batch([{"month": n, "password": "hunter2"} for n in range(5)])
     queue("search-index").send({"text": "<script>alert(1)</script> \u202efdp.exe"})
     consumer = Process.objects.create(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,7 @@ from django_pgqueue.management.diagnosis import Limits, examine
 from django_pgqueue.models import BoundQueue, LiveMessage, Message, Process, Queue
 from django_pgqueue.prometheus import views
 from tests.admin.conftest import ids as listed_ids
-from tests.admin.conftest import page, rows, shown
+from tests.admin.conftest import page, plain, rows, shown
 from tests.leasing import lease
 from tests.management.calling import call_json
 
@@ -170,6 +171,23 @@ WORDS = {
 }
 
 
+#: The words of the queue's page for one message and for several, by the same reason.
+COUNTED = {
+    "scheduled": ("is scheduled", "are scheduled"),
+    "retry": ("is to be tried again", "are to be tried again"),
+    "group": (
+        "waits behind another message of its group",
+        "wait behind another message of their group",
+    ),
+    "group_limit": ("waits for its group's limit", "wait for their group's limit"),
+    "group_rate": ("waits for its group's rate", "wait for their group's rate"),
+    "group_paused": ("is in a paused group", "are in paused groups"),
+    "limit": ("waits for the queue's limit", "wait for the queue's limit"),
+    "rate": ("waits for the queue's rate", "wait for the queue's rate"),
+    "queue_paused": ("waits, since the queue is paused", "wait, since the queue is paused"),
+}
+
+
 @pytest.fixture
 def tell(operator: Client) -> Callable[[dict[int, str]], None]:
     def tell_all(reasons: dict[int, str]) -> None:
@@ -196,8 +214,12 @@ def tell(operator: Client) -> Callable[[dict[int, str]], None]:
         }
         text = page(operator, "queue", "overview", Queue.objects.get().pk)
         told = text.partition('<p class="help blocked">')[2].partition("</p>")[0]
-        shown_numbers = [f"{number} {WORDS[reason]}" for reason, number in numbers.items()]
-        assert sorted(filter(None, told.partition(": ")[2].split(", "))) == sorted(shown_numbers)
+        parts = sorted(filter(None, plain(told).partition(": ")[2].split("; ")))
+        expected = sorted(f"{n} {COUNTED[reason][n > 1]}" for reason, n in numbers.items())
+        assert len(parts) == len(expected)
+        for part, start in zip(parts, expected, strict=True):
+            # Behind it, a limit or rate of the queue.
+            assert re.fullmatch(rf"{start}(, \d+(/\w+)?)?", part)
 
     return tell_all
 

@@ -80,7 +80,7 @@ def test_consumers_errors_groups_and_storage_are_told(operator, orders):
     assert "web-2:7" not in text
     assert "Declined: card &lt;4242&gt;\\u202e" in text
     assert reverse("admin:django_pgqueue_message_change", args=[first]) in text
-    assert re.search(r'<td class="number">3</td><td><code>customer &lt;7&gt;</code>', text)
+    assert "customer &lt;7&gt;</a>" in text
     assert "Messages and their bodies" in text
 
 
