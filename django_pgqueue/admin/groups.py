@@ -25,9 +25,9 @@ from django_pgqueue.models import GroupSetting, Message, Queue
 from django_pgqueue.templatetags.pgqueue_admin import seconds_since, when
 
 #: The most rows that are read from each table, and the blocks of a sample if that is not enough.
-LOOK, BLOCKS = 50_000, 600
-#: The most messages of a group that are counted.
-MOST_COUNTED = 10_000
+LOOK, BLOCKS = 20_000, 300
+#: The most messages of a group that are counted: on its page, and in a list from a sample.
+MOST_COUNTED, ENOUGH = 10_000, 1000
 
 #: Which groups a list shows: all, or those that meet an SQL condition.
 CHOICES: dict[str, tuple[Any, str]] = {
@@ -44,6 +44,7 @@ class Group:
 
     key: str
     number: int
+    exact: bool  # Whether the number is no estimate.
     in_flight: int
     #: Whether the head of a FIFO group is delayed, and others wait behind it.
     blocked: bool
@@ -65,7 +66,7 @@ class Groups(NamedTuple):
     rows: list[Group]
     more: bool  # Whether further pages follow.
     every: int  # How many groups were found.
-    #: Whether the numbers are exact. Otherwise they come from a sample.
+    #: Whether all waiting messages were counted. Otherwise the groups come from a sample.
     counted: bool
     #: Whether all groups were found.
     whole: bool
@@ -92,7 +93,7 @@ def groups_of(
         states: whether to look up what heads do. Otherwise only what blocks a group is told.
     """
     params = {"look": LOOK, "blocks": BLOCKS, "most": most + 1, "skip": skip}
-    rows = ask("groups/found", params, only=CHOICES[only][1], **queue.tables)
+    rows = ask("groups/found", params, only=CHOICES[only][1], enough=ENOUGH, **queue.tables)
     every, counted, complete, limits, rates, *_group = rows[0]
     found = [Group(*row[5:]) for row in rows if row[5] is not None]
     shown = found[:most]
@@ -169,6 +170,7 @@ def group_of(
     group = Group(
         key,
         number=len(line.left) + line.number_waiting,
+        exact=True,
         in_flight=line.in_flight,
         blocked=line.late and line.number_waiting > 0 and limit == 1 and queue.group_rate is None,
         paused=bool(own and own.paused),

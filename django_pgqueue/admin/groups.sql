@@ -4,7 +4,8 @@
 -- {groups/found}: groups of a queue: paused and blocked ones first, then those with most messages.
 -- Each row has first how many groups there are, whether all messages were counted, whether all other
 -- rows were read, and whether groups have limits and rates of their own. With %(look)s waiting
--- messages or more, their numbers are estimated from a sample of blocks.
+-- messages or more, their numbers are estimated from a sample of blocks; those of small groups on the
+-- page are then counted.
 WITH first AS MATERIALIZED (
     SELECT group_key FROM pgqueue_waiting WHERE queue_id = {queue_id}
     ORDER BY group_key, id LIMIT (SELECT %(look)s::bigint)
@@ -40,29 +41,33 @@ own AS MATERIALIZED (
      WHERE queue_id = {queue_id} AND NOT paused
      ORDER BY group_key LIMIT (SELECT %(look)s::bigint))
 ),
-fact AS (
-    SELECT group_key, number, 0 AS in_flight, NULL::bigint AS late, false AS paused, false AS own
-    FROM waiting
-    UNION ALL
-    SELECT group_key, count(*), count(*) FILTER (WHERE {places/in_flight}), NULL, false, false
-    FROM deferred WHERE group_key IS NOT NULL GROUP BY group_key
-    UNION ALL
-    SELECT s.group_key, count(*) FILTER (WHERE d.id IS NULL), 0,
-           min(d.id) FILTER (WHERE {places/delayed}), false, false
-    FROM slots s LEFT JOIN deferred d ON d.id = s.head AND d.group_key = s.group_key
-    WHERE s.head IS NOT NULL GROUP BY s.group_key
-    UNION ALL
-    SELECT group_key, 0, 0, NULL, paused, true FROM own
+outside AS (  -- the messages that do not wait in the line; without a join, which could be a loop
+    SELECT group_key, id, bool_or(in_flight) AS in_flight, bool_or(is_head) AND bool_or(late) AS late
+    FROM (SELECT group_key, id, {places/in_flight} AS in_flight, {places/delayed} AS late,
+                 false AS is_head
+          FROM deferred WHERE group_key IS NOT NULL
+          UNION ALL
+          SELECT group_key, head, false, false, true FROM slots WHERE head IS NOT NULL) o
+    GROUP BY group_key, id
 ),
 known AS (
-    SELECT f.*, late IS NOT NULL AND number > 1 AND q.group_rate IS NULL
-                AND coalesce(s."limit", q.group_limit, 1) = 1 AS blocked
-    FROM (SELECT group_key, sum(number) AS number, sum(in_flight) AS in_flight, min(late) AS late,
-                 bool_or(paused) AS paused, bool_or(own) AS own
-          FROM fact GROUP BY group_key) f
+    SELECT f.*, f.late AND f.number > 1 AND q.group_rate IS NULL
+                AND coalesce(f."limit", q.group_limit, 1) = 1 AS blocked
+    FROM (
+        SELECT group_key, sum(number) AS number, sum(outside) AS outside,
+               sum(in_flight) AS in_flight, bool_or(late) AS late, max("limit") AS "limit",
+               bool_or(paused) AS paused, bool_or(own) AS own
+        FROM (SELECT group_key, number, 0 AS outside, 0 AS in_flight, false AS late, NULL::integer AS "limit",
+                     false AS paused, false AS own
+              FROM waiting
+              UNION ALL
+              SELECT group_key, count(*), count(*), count(*) FILTER (WHERE in_flight), bool_or(late),
+                     NULL, false, false
+              FROM outside GROUP BY group_key
+              UNION ALL
+              SELECT group_key, 0, 0, 0, false, "limit", paused, true FROM own) e
+        GROUP BY group_key) f
     CROSS JOIN (SELECT group_rate, group_limit FROM pgqueue_queue WHERE id = {queue_id}) q
-    LEFT JOIN pgqueue_group_setting s
-           ON f.late IS NOT NULL AND s.queue_id = {queue_id} AND s.group_key = f.group_key
 ),
 page AS MATERIALIZED (
     SELECT * FROM known WHERE {only}
@@ -77,7 +82,12 @@ SELECT (SELECT count(*) FROM known WHERE {only}),
        AND (SELECT count(*) FROM own WHERE NOT paused) < %(look)s::bigint,
        EXISTS (SELECT FROM own WHERE "limit" IS NOT NULL),
        EXISTS (SELECT FROM own WHERE rate IS NOT NULL),
-       p.group_key, p.number::bigint, p.in_flight::bigint, p.blocked, p.paused, s."limit", s.rate,
+       p.group_key,
+       CASE WHEN (SELECT whole FROM share) THEN p.number
+            WHEN c.waiting < {enough} THEN p.outside + c.waiting
+            ELSE greatest(p.number, p.outside + c.waiting) END::bigint,
+       (SELECT whole FROM share) OR c.waiting < {enough},
+       p.in_flight::bigint, p.blocked, p.paused, s."limit", s.rate,
        s.burst, h.head, h.priority, w.id, w.enqueued_at
 FROM (SELECT 1) one
 LEFT JOIN page p ON true
@@ -89,6 +99,11 @@ LEFT JOIN LATERAL (SELECT head, priority FROM pgqueue_group h
 LEFT JOIN LATERAL (SELECT id, enqueued_at FROM pgqueue_waiting w
                    WHERE w.queue_id = {queue_id} AND w.group_key = p.group_key
                    ORDER BY id LIMIT 1) w ON true
+LEFT JOIN LATERAL (SELECT count(*) AS waiting FROM (
+                       SELECT FROM pgqueue_waiting w
+                       WHERE w.queue_id = {queue_id} AND w.group_key = p.group_key
+                         AND NOT (SELECT whole FROM share)
+                       ORDER BY id LIMIT (SELECT {enough})) w) c ON true
 ORDER BY NOT (p.paused OR p.blocked), p.number DESC, p.group_key
 
 -- {groups/line}: a group and its messages, a column each: the ids of those that have left the line
