@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.utils.formats import date_format
 from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext
 
+from django_pgqueue.history.histograms import LEAST, MOST
 from django_pgqueue.models import Mark
 from django_pgqueue.templatetags.pgqueue_admin import cut, decimal, lapse
 from django_pgqueue.templatetags.pgqueue_admin import moment as moment_text
@@ -21,6 +22,8 @@ LEFT, RIGHT, TOP, BOTTOM = 52, 8, 10, 24
 LABELS = 6
 #: The width that a mark's text takes, and its maximum number of characters.
 MARK_SPACE, MARK_LENGTH = 60, 10
+#: Maximum number of bars in a histogram, unless it has times of all lengths.
+BARS = 24
 #: Round durations of up to a day, in seconds. They are the distances between axis labels.
 ROUND = (15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400)
 #: The possible distances between labels of the x axis, in seconds. Labels show minutes.
@@ -161,6 +164,92 @@ class Chart:
                 }
             )
         return found
+
+
+class Bar(NamedTuple):
+    """A bar of a histogram: its place in the drawing, and the times that it counts."""
+
+    x: float
+    y: float
+    height: float
+    range: str
+    number: int
+    share: float  # Of all counts.
+
+
+class Histogram:
+    """How many times fell into each range of time. The template also shows it as a table.
+
+    ``counts`` are those of :mod:`django_pgqueue.history.histograms`; up to eight of its buckets
+    share a bar.
+    """
+
+    width, height = WIDTH, HEIGHT
+    left, top, right, bottom = LEFT, TOP, WIDTH - RIGHT, HEIGHT - BOTTOM
+
+    def __init__(self, title: str, about: str, counts: Mapping[str, int]) -> None:
+        self.title, self.about = title, about
+        found = {int(key): count for key, count in counts.items() if count}
+        self.total = sum(found.values())
+        first, last = min(found, default=0), max(found, default=0)
+        size = next(each for each in (1, 2, 4, 8) if (last - first) / each < BARS or each == 8)
+        begin = first // size * size
+        self._starts = range(begin, last + 1, size)
+        self._sums = [
+            sum(count for key, count in found.items() if start <= key < start + size)
+            for start in self._starts
+        ]
+        self._size = size
+        self._ticks = ticks(max(self._sums, default=0), whole=True)
+        self.step = round((self.right - self.left) / max(len(self._sums), 1), 2)
+
+    @property
+    def bars(self) -> list[Bar]:
+        scale = (self.bottom - self.top) / self._ticks[-1]
+        return [
+            Bar(
+                round(self.left + place * self.step, 1),
+                round(self.bottom - count * scale, 1),
+                round(count * scale, 1),
+                self._range(start),
+                count,
+                count / self.total if self.total else 0.0,
+            )
+            for place, (start, count) in enumerate(zip(self._starts, self._sums, strict=True))
+        ]
+
+    @property
+    def ticks(self) -> list[tuple[float, str]]:
+        scale = (self.bottom - self.top) / self._ticks[-1]
+        return [(round(self.bottom - tick * scale, 1), count_of(tick)) for tick in self._ticks]
+
+    @property
+    def labels(self) -> list[tuple[float, str]]:
+        """Labels of the x axis: where bars begin, at most ``LABELS`` of them."""
+        every = math.ceil(len(self._sums) / LABELS)
+        return [
+            (round(self.left + place * self.step, 1), lapse(2 ** (start / 4)))
+            for place, start in enumerate(self._starts)
+            if place % every == 0
+        ]
+
+    @property
+    def summary(self) -> str:
+        """The histogram in words, for a screen reader."""
+        if not self.total:
+            return gettext("No data.")
+        most = max(self.bars, key=lambda bar: bar.number)
+        text = gettext("%(count)s in all, most often %(range)s")
+        return text % {"count": count_of(self.total), "range": most.range}
+
+    def _range(self, start: int) -> str:
+        """Return the times that a bar counts. The first and the last bucket have no end."""
+        if start + self._size > MOST:
+            return gettext("%s or more") % lapse(2 ** (start / 4))
+        end = lapse(2 ** ((start + self._size) / 4))
+        if start <= LEAST:
+            return gettext("up to %s") % end
+        return f"{lapse(2 ** (start / 4))} – {end}"  # noqa: RUF001
 
 
 def _runs(values: Values) -> list[list[tuple[int, float]]]:

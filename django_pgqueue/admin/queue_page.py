@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +18,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.admin.bulk_actions import may
+from django_pgqueue.admin.charts import Chart, Histogram
 from django_pgqueue.admin.failures import WINDOWS, Failures
 from django_pgqueue.admin.failures_page import shown_group
 from django_pgqueue.admin.groups import groups_of
@@ -27,7 +30,7 @@ from django_pgqueue.admin.processes import ids_held, look_of, runs_of
 from django_pgqueue.admin.queries import ask
 from django_pgqueue.admin.queue_actions import PurgePage
 from django_pgqueue.admin.send import SendPage
-from django_pgqueue.admin.series import COUNTS, Span, charts
+from django_pgqueue.admin.series import COUNTS, Span, by_consumer, charts
 from django_pgqueue.admin.why import waiting
 from django_pgqueue.engine.wording import age
 from django_pgqueue.errors import QueueNotFound
@@ -67,7 +70,17 @@ class Happened:
         rows = History.objects.using(queue.alias).filter(
             queue=queue, bucket__gte=dt.datetime.fromtimestamp(starts[0], dt.timezone.utc)
         )
-        for row in rows.values("bucket", "seconds", "waits", "runs", "depth", "oldest", *COUNTS):
+        fields = (
+            "bucket",
+            "seconds",
+            "process_id",
+            "waits",
+            "runs",
+            "by_process",
+            "depth",
+            "oldest",
+        )
+        for row in rows.values(*fields, *COUNTS):
             start = int(row["bucket"].timestamp())
             minutes = (at - start) // 60
             if row["seconds"] == 60 and 0 <= minutes < 60:
@@ -79,7 +92,15 @@ class Happened:
         self.times = Times.of({"waits": lately.waits, "runs": lately.runs})
         moments = [dt.datetime.fromtimestamp(start, dt.timezone.utc) for start in starts]
         self.marks = recent_marks(queue.alias, moments[0])
-        self.charts = charts(list(spans.values()), moments, seconds, self.marks, running=True)
+        self.spans, self.moments, self.seconds = list(spans.values()), moments, seconds
+        self.runs: Counter[str] = sum((span.runs for span in spans.values()), Counter())
+
+    def charts(self, processes: Iterable[Process]) -> list[Chart]:
+        """Return the charts; ``processes`` are the consumers whose names are known."""
+        drawn = charts(self.spans, self.moments, self.seconds, self.marks, running=True)
+        names = {process.pk: str(process) for process in processes}
+        consumers = by_consumer(self.spans, self.moments, self.seconds, names, self.marks)
+        return drawn if consumers.is_empty else [*drawn, consumers]
 
 
 class QueueOverviewPage(FiguresPage):
@@ -126,7 +147,12 @@ class QueueOverviewPage(FiguresPage):
                 "tabs": [
                     (each.label, f"?range={key}", each is chosen) for key, each in RANGES.items()
                 ],
-                "charts": happened.charts,
+                "charts": happened.charts(found.processes),
+                "histogram": Histogram(
+                    gettext("Run times, counted"),
+                    gettext("How many handlers ran for how long, in %s.") % chosen.label,
+                    happened.runs,
+                ),
                 "failures": [
                     shown_group(self, failures, each, {pk: queue.name}) for each in groups
                 ],

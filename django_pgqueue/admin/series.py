@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,9 @@ from django_pgqueue.templatetags.pgqueue_admin import lapse
 COUNTS = ("sent", *COUNTERS)
 PERCENTILES = (50, 95, 99)
 
+#: The looks of lines of consumers, which have no meaning.
+_LOOKS = ("first", "second", "p95")
+
 #: A chart's title, what it shows, and its lines.
 Drawn = tuple[str, str, list[Line]]
 
@@ -31,6 +34,7 @@ class Span:
     counts: Counter[str] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)  # histograms
     runs: Counter[str] = field(default_factory=Counter)
+    by_process: Counter[int] = field(default_factory=Counter)  # Messages that each process ended.
     depth: int | None = None
     oldest: float | None = None
 
@@ -39,6 +43,9 @@ class Span:
         self.counts.update({name: row[name] for name in COUNTS})
         self.waits.update(row["waits"])
         self.runs.update(row["runs"])
+        if row["process_id"]:
+            self.by_process[row["process_id"]] += sum(row[name] for name in ENDED)
+        self.by_process.update({int(pk): n for pk, n in (row["by_process"] or {}).items()})
         if row["depth"] is not None:
             self.depth = max(self.depth or 0, row["depth"])
             self.oldest = max(self.oldest or 0.0, row["oldest"] or 0.0)
@@ -132,6 +139,37 @@ def _of_times(spans: Sequence[Span]) -> Iterator[Drawn]:
         _("The longest wait of a message in the queue."),
         [Line(_("oldest"), [span.oldest for span in spans], "first")],
     )
+
+
+def by_consumer(
+    spans: Sequence[Span],
+    moments: Sequence[dt.datetime],
+    seconds: int,
+    names: Mapping[int, str],
+    marks: Sequence[Mark],
+) -> Chart:
+    """Return the chart of messages that each consumer ended.
+
+    ``names`` are those of processes by id. The busiest processes have a line each, the others one.
+    """
+    totals = sum((span.by_process for span in spans), Counter[int]())
+    busiest = [pk for pk, _count in totals.most_common(len(_LOOKS))]
+    lines = [
+        Line(
+            names.get(pk) or _("process %s") % pk,
+            [span.by_process[pk] for span in spans],
+            look,
+            adds=True,
+        )
+        for pk, look in zip(busiest, _LOOKS, strict=False)
+    ]
+    if len(totals) > len(busiest):
+        rest = [
+            span.by_process.total() - sum(span.by_process[pk] for pk in busiest) for span in spans
+        ]
+        lines.append(Line(_("others"), rest, "other", adds=True))
+    about = _("Messages that each consumer ended in %s. The busiest are named.") % lapse(seconds)
+    return Chart(_("Out by consumer"), about, moments, seconds, lines, count_of, True, True, marks)
 
 
 def _of_workers(spans: Sequence[Span], seconds: int) -> Iterator[Drawn]:

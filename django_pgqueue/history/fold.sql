@@ -26,14 +26,27 @@ times AS (
         GROUP BY 1, 2, 3, 4) each
     GROUP BY 1, 2
 ),
+processes AS (
+    SELECT queue_id, start, jsonb_object_agg(key, number) AS by_process
+    FROM (
+        SELECT g.queue_id, g.start, p.key, sum(p.number) AS number
+        FROM gone g CROSS JOIN LATERAL (
+            SELECT g.process_id::text AS key, {ended} AS number WHERE g.process_id <> 0
+            UNION ALL SELECT key, value::bigint FROM jsonb_each_text(g.by_process)) p
+        WHERE p.number > 0
+        GROUP BY 1, 2, 3) each
+    GROUP BY 1, 2
+),
 put AS (
     INSERT INTO pgqueue_history
-        (queue_id, bucket, seconds, process_id, {counters}, waits, runs, sent, depth, oldest, total)
+        (queue_id, bucket, seconds, process_id, {counters}, waits, runs, by_process, sent,
+         depth, oldest, total)
     SELECT g.queue_id, g.start, %(span)s, 0, {sums},
            coalesce((array_agg(t.waits))[1], '{{}}'), coalesce((array_agg(t.runs))[1], '{{}}'),
-           sum(g.sent), max(g.depth), max(g.oldest),
+           (array_agg(p.by_process))[1], sum(g.sent), max(g.depth), max(g.oldest),
            (array_agg(g.total ORDER BY g.bucket DESC) FILTER (WHERE g.total IS NOT NULL))[1]
     FROM gone g LEFT JOIN times t USING (queue_id, start)
+    LEFT JOIN processes p USING (queue_id, start)
     GROUP BY g.queue_id, g.start
 )
 SELECT count(*) FROM chosen

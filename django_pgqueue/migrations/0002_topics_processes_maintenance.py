@@ -200,6 +200,7 @@ class Migration(migrations.Migration):
                 ("busy", models.FloatField(default=0)),
                 ("waits", models.JSONField(default=dict)),
                 ("runs", models.JSONField(default=dict)),
+                ("by_process", models.JSONField(null=True)),
                 ("sent", models.BigIntegerField(default=0)),
                 ("depth", models.BigIntegerField(null=True)),
                 ("oldest", models.FloatField(null=True)),
@@ -243,6 +244,14 @@ class Migration(migrations.Migration):
                             template="jsonb_typeof(%(expressions)s) = 'object' AND NOT jsonb_path_exists(%(expressions)s, 'strict $.* ? (@.type() != \"number\" || @ < 0 || @ > 1000000000000000 || @.floor() != @)', '{}', true)",
                         ),
                         name="pgqueue_history_runs",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Func(
+                            models.F("by_process"),
+                            output_field=models.BooleanField(),
+                            template="jsonb_typeof(%(expressions)s) = 'object' AND NOT jsonb_path_exists(%(expressions)s, 'strict $.* ? (@.type() != \"number\" || @ < 0 || @ > 1000000000000000 || @.floor() != @)', '{}', true)",
+                        ),
+                        name="pgqueue_history_by_process",
                     ),
                 ],
             },

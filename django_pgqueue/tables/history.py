@@ -25,7 +25,7 @@ class History(models.Model):
     Maintenance samples the queue, and writes a row with process id 0: the messages ``sent`` since
     the last sample, the largest ``depth`` and age (``oldest``), and the ``total`` of all messages
     ever sent. It later merges all rows of a minute, and then of an hour, into one row with process
-    id 0.
+    id 0, whose ``by_process`` has the number of messages that each process ended, by its id.
 
     Times are in seconds. The keys of the histograms are bucket numbers: see
     :func:`django_pgqueue.history.histograms.bucket`.
@@ -47,6 +47,7 @@ class History(models.Model):
     busy: columns.Float = models.FloatField(default=0)
     waits: columns.JSON = models.JSONField(default=dict)
     runs: columns.JSON = models.JSONField(default=dict)
+    by_process: columns.JSON = models.JSONField(null=True)
     sent: columns.BigInteger = models.BigIntegerField(default=0)
     depth: columns.BigIntegerOrNull = models.BigIntegerField(null=True)
     oldest: columns.FloatOrNull = models.FloatField(null=True)
@@ -57,7 +58,7 @@ class History(models.Model):
         verbose_name_plural: ClassVar[Any] = "history"
         constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
             *columns.within("pgqueue_history", (1, INT4), "seconds"),
-            *columns.tally("pgqueue_history", "waits", "runs"),
+            *columns.tally("pgqueue_history", "waits", "runs", "by_process"),
         )
         indexes: ClassVar[tuple[models.Index, ...]] = (
             models.Index(fields=["seconds", "bucket"], name="pgqueue_history_bucket"),

@@ -15,7 +15,16 @@ from django.urls import reverse
 
 from django_pgqueue import queue
 from django_pgqueue.models import Attempt, AuditEntry, Message, Queue
-from tests.admin.conftest import MOST, OF_PERMISSIONS, confirm, consumer, happened, page, queries
+from tests.admin.conftest import (
+    MOST,
+    OF_PERMISSIONS,
+    confirm,
+    consumer,
+    happened,
+    page,
+    plain,
+    queries,
+)
 from tests.conftest import run_sql
 
 
@@ -44,6 +53,38 @@ def test_an_hour_is_drawn_by_the_minute(operator, orders):
     assert ["0", "0", "1"] in chart(text, "Failures")[:3]
     assert ["1.09 s"] * 3 in chart(text, "Wait times")[:3]
     assert ["2.18 s"] * 3 in chart(text, "Run times")[:3]
+
+
+def test_messages_out_are_drawn_by_consumer(operator, orders):
+    known = consumer("orders")
+    happened(1, known.pk, completed=2, dead_lettered=1)
+    happened(2, 0, completed=9, by_process={str(known.pk): 4, "901": 3, "902": 1, "903": 1})
+
+    text = shown(operator)
+
+    told = plain(text.partition("<h2>Out by consumer</h2>")[2].partition("</figure>")[0])
+    assert re.search(rf"{known} process 901 process 90[23] others", told)
+    assert ["3", "0", "0", "0"] in chart(text, "Out by consumer")[:3]
+    assert ["4", "3", "1", "1"] in chart(text, "Out by consumer")[:4]
+
+
+def test_run_times_are_counted_in_a_histogram_of_the_range(operator, orders):
+    happened(1, 4, completed=4, runs={"0": 3, "4": 1})
+    happened(1, 5, completed=1, runs={"0": 1, "-40": 1})
+    happened(180, 0, seconds=3600, completed=1, runs={"40": 5})
+
+    def bars(text: str) -> dict[str, str]:
+        table = text.partition('id="pgqueue-histogram"')[2].partition("</details>")[0]
+        found = re.findall(r'<th scope="row">(.*?)</th><td class="number">(.*?)</td>', table)
+        return {times: count for times, count in found if count != "0"}
+
+    assert bars(shown(operator)) == {
+        "up to 1.38 ms": "1",
+        "1 s \u2013 1.41 s": "4",
+        "2 s \u2013 2.83 s": "1",
+    }
+    assert sum(map(int, bars(shown(operator, range="day")).values())) == 11
+    assert "6 in all, most often 1 s" in shown(operator)
 
 
 def test_days_are_drawn_by_the_hour_minutes_included(operator, orders):

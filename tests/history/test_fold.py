@@ -71,6 +71,7 @@ def test_rows_of_processes_become_one_once_none_writes_to_the_minute(committed_o
     [row] = History.objects.filter(bucket__lt=fresh.bucket)
     assert (row.process_id, row.completed, row.busy) == (0, 6, 1.5)
     assert (row.waits, row.runs) == ({"0": 3}, {"4": 3, "5": 15})
+    assert row.by_process == {"7": 2, "8": 2}
     assert History.objects.filter(process_id=7, bucket=fresh.bucket).exists()
 
 
@@ -79,13 +80,15 @@ def test_minutes_become_an_hour_when_it_has_been_over_for_one(committed_orders):
     ago = now() - hour
     put(ago, 0, seconds=3600, completed=1, total=5)  # an hour that was partly folded before
     put(ago - minutes(2), 7, completed=2, depth=9, oldest=3.5)
-    put(ago - minutes(3), 0, completed=4, sent=3, depth=1, total=8)
+    merged = {"by_process": {"7": 3, "9": 1}}
+    put(ago - minutes(3), 0, completed=4, sent=3, depth=1, total=8, **merged)
 
     keep()
 
     row = History.objects.get(bucket__lt=now() - dt.timedelta(hours=2))
     assert (row.bucket, row.seconds, row.process_id) == (hour, 3600, 0)
     assert (row.completed, row.sent, row.depth, row.oldest, row.total) == (7, 3, 9, 3.5, 8)
+    assert row.by_process == {"7": 5, "9": 1}
 
 
 def test_the_last_hour_stays_in_minutes(committed_orders):
