@@ -188,11 +188,16 @@ class GroupPage(_GroupPage):
         )
 
     def _rows(self, queue: Queue, ids: list[int]) -> list[Listed]:
-        """Return the messages that are still in the queue, with the reasons why they wait."""
+        """Return the messages that are still in the queue, with the reasons why they wait.
+
+        That they wait behind others of the group is what the list shows.
+        """
         rows = read([Found(queue.pk, "", pk) for pk in ids], SMALL, PREVIEW + 1)
         rows = [row for row in rows if row.standing is not None]
         waiting = [row for row in rows if row.place is not Place.IN_FLIGHT]
-        reasons = places.reasons(waiting)
+        reasons = {
+            pk: reason for pk, reason in places.reasons(waiting).items() if reason != "group"
+        }
         return [row._replace(reason=REASONS.get(reasons.get(row.pk) or "", "")) for row in rows]
 
     @staticmethod
