@@ -25,7 +25,7 @@ from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.patience import SECONDS, limited
 from django_pgqueue.admin.places import LIVE, STANDING, Place, Standing, UnknownOutcome, outcome_of
 from django_pgqueue.admin.queries import ask
-from django_pgqueue.admin.search import MOST, Found, Looked, Search, is_number
+from django_pgqueue.admin.search import MOST, Found, Search, is_number
 from django_pgqueue.admin.why import REASONS
 from django_pgqueue.models import Queue
 from django_pgqueue.queues.bulk import Kind
@@ -163,9 +163,10 @@ class MessagesPage(Page):
         # With filters, find up to CAP + 1 messages: their number is also the count.
         limit = CAP + 1 if search.is_filtered else length + 1
         looked = search.find(limit, after)
-        count = len(looked.found)
+        count, counted_all = len(looked.found), looked.end is None
         if not search.is_filtered and after is None and count > length:
-            count = search.count(CAP + 1)
+            count, counted_all = search.count(CAP + 1)
+        exactly = counted_all and count <= CAP
         found, rest = looked.found[:length], looked.found[length:]
         rows = read(found, SMALL, PREVIEW + 1)
         waiting = [row for row in rows if row.place in LIVE and row.place is not Place.IN_FLIGHT]
@@ -187,7 +188,8 @@ class MessagesPage(Page):
                 "by_id": "" if is_live or of_failed else turned,
                 "by_turn": turned if of_failed else "",
                 "arrow": "▲" if search.oldest else "▼",
-                "count": "" if after else f"{number(CAP)}+" if count > CAP else number(count),
+                "count": "" if after else number(min(count, CAP)) + ("" if exactly else "+"),
+                "is_one": count == 1 and exactly,
                 "number": count,
                 "wrong": search.wrong,
                 "given": self.request.GET,
@@ -200,25 +202,36 @@ class MessagesPage(Page):
                 "export": self._address(export="jsonl"),
                 "first": self._address() if after else "",
                 "next": self._address(after=found[-1].as_text()) if rest else "",
-                **({} if rest or looked.end is None else self._go_on(search, looked, looked.end)),
+                "searched": "" if looked.end is None else self._progress(search, looked.most),
+                "go_on": "" if rest or looked.end is None else self._after(looked.end, looked.most),
             },
         )
 
-    def _go_on(self, search: Search, looked: Looked, end: Found) -> dict[str, str]:
-        """Return the number of messages searched so far, as text, and the URL to go on."""
+    def _searched(self, most: int) -> int | None:
+        """Return the number of messages searched so far, with ``most`` on this page.
+
+        It is unknown on a page that *Next page* led to.
+        """
         given = self.request.GET.get("searched", "")
-        searched = looked.most + (int(given) if is_number(given, 10**12) else 0)
+        if is_number(given, 10**12):
+            return most + int(given)
+        return None if "after" in self.request.GET else most
+
+    def _after(self, end: Found, most: int) -> str:
+        """Return the URL that goes on with the search after ``end``."""
+        return self._address(after=end.as_text(), searched=str(self._searched(most) or ""))
+
+    def _progress(self, search: Search, most: int) -> str:
+        """Return how far the search came, as text."""
+        searched = self._searched(most)
+        if searched is None:
+            return _("Searched the next %(searched)s messages.") % {"searched": number(most)}
         every = search.searched()
         told = {"searched": number(searched)}
         if every is None or search.oldest:
-            text = _("Searched the first %(searched)s messages.") % told
-        else:
-            told["every"] = number(max(every, searched), exact=False)
-            text = _("Searched the newest %(searched)s of %(every)s messages.") % told
-        return {
-            "searched": text,
-            "go_on": self._address(after=end.as_text(), searched=str(searched)),
-        }
+            return _("Searched the first %(searched)s messages.") % told
+        told["every"] = number(max(every, searched), exact=False)
+        return _("Searched the newest %(searched)s of %(every)s messages.") % told
 
     def _address(self, **changed: str) -> str:
         """Return the URL of this list's first page, with changed filters."""

@@ -210,11 +210,15 @@ class Search(Targets):
                 return Looked(found, place if ends else None, params["look"])
         return Looked(found, None, params["look"])
 
-    def count(self, limit: int) -> int:
-        """Return the number of messages, up to ``limit``, among those that :meth:`find` tests."""
+    def count(self, limit: int) -> tuple[int, bool]:
+        """Return the number of messages among those that :meth:`find` tests, up to ``limit``.
+
+        Also return whether all were tested. If not, there may be more.
+        """
         sql, params = self._sql(limit, None, ordered=False)
-        [(count,)] = rows(f"SELECT count(*) FROM ({sql}) f WHERE matches", params)
-        return int(count)
+        what = "count(*) FILTER (WHERE matches), coalesce(bool_or(ends), false)"
+        [(count, ends)] = rows(f"SELECT {what} FROM ({sql}) f", params)
+        return int(count), not ends
 
     def searched(self) -> int | None:
         """Return the estimated number of messages to search; None for a ``LIVE`` place."""

@@ -518,6 +518,43 @@ def test_a_search_says_how_far_it_came_and_goes_on(operator, orders, monkeypatch
     assert found == [str(wanted)]
 
 
+@pytest.mark.parametrize("state", ["", "ready"])
+def test_a_count_that_stopped_early_is_marked(operator, orders, monkeypatch, state):
+    """Where the messages found fill the page, and where they do not."""
+    monkeypatch.setattr(search, "LOOK", 60)
+    orders.send_batch([{"n": 1}] * 70)
+    orders.send_batch([{"n": 2}] * 2 + [{"n": 3}] * 58)
+
+    many = page(operator, "message", q="body.n:1", state=state, o="oldest")
+    following = page(operator, "message", q="body.n:1", state=state, o="oldest", after="0:1:")
+    few = page(operator, "message", q="body.n:2", state=state)
+    all_of_them = page(operator, "message", q="body.n:3", state=state, older="0.000001s")
+    monkeypatch.setattr(search, "LOOK", 200)
+    exact = page(operator, "message", q="body.n:1", state=state)
+
+    assert "60+ messages" in many
+    assert "Searched the first 60 messages." in many
+    assert "Next page" in many
+    assert "Go on" not in many
+    assert "Searched the next 60 messages." in following
+    assert ("0+ messages" if state else "2+ messages") in few
+    assert "Go on" in few
+    assert ("0+ messages" if state else "58+ messages") in all_of_them
+    assert "70 messages" in exact
+    assert "Searched" not in exact
+
+
+def test_a_count_of_a_place_that_stopped_early_is_marked(operator, orders, monkeypatch):
+    monkeypatch.setattr(search, "SCAN", 80)
+    monkeypatch.setattr(messages_page, "CAP", 79)
+    orders.send_batch(list(range(100)))
+    for message in orders.read(qty=60, vt=60):
+        orders.set_vt(message, 3600)
+    orders.retry({message.receipt: 1800 for message in orders.read(qty=40)})
+
+    assert "40+ messages" in page(operator, "message", state="in_flight")
+
+
 def test_searches_do_not_read_all_messages(operator, orders, sql):
     orders.send_batch([{"n": number} for number in range(3000)])
     sql("ANALYZE")
