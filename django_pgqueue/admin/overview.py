@@ -180,9 +180,9 @@ class Row:
     @property
     def outlook(self) -> Outlook | None:
         """When the queue will be empty, or how it grows; None if its rates are not known."""
-        if not (self.consumers or self.recent.hour.attempts):
+        if self.out is None:
             return None
-        return outlook(self.length - self.counts[Place.DELAYED], *self.rates)
+        return outlook(self.length - self.counts[Place.DELAYED], self.rates[0], self.out)
 
     @property
     def readable(self) -> int:
@@ -203,6 +203,12 @@ class Row:
         alert = self.alert.order if self.alert else (math.inf,)
         return (alert, self.is_idle, self.queue.name.lower())
 
+    @property
+    def out(self) -> float | None:
+        """Messages ended per minute; None if unknown, since no consumer has counted any."""
+        counted_some = self.consumers or self.recent.hour.ended or self.recent.hour.attempts
+        return self.rates[1] if counted_some else None
+
     def as_dict(self) -> dict[str, Any]:
         """Return the row as JSON values. Values that no consumer has reported are None."""
         hour, future = self.recent.hour, self.outlook
@@ -215,7 +221,7 @@ class Row:
             "exact": self.exact,
             "oldest_readable_seconds": self.oldest,
             "in_per_minute": round(self.rates[0], 2),
-            "out_per_minute": round(self.rates[1], 2),
+            "out_per_minute": None if self.out is None else round(self.out, 2),
             "empty_in_seconds": future and future.empty_in,
             "grows_per_minute": future and future.grows,
             "completed_last_hour": hour.completed if known else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -112,7 +112,7 @@ class FiguresPage(Page):
 
 def drawn(row: Row) -> dict[str, Any]:
     """Return a row with its bar and its sparkline."""
-    return {"row": row, "bar": _bar(row.counts, row.length), "spark": spark(row.recent, *SPARK)}
+    return {"row": row, "bar": _bar(row.counts, row.length), "spark": spark([row], *SPARK)}
 
 
 def _bar(counts: Mapping[Place, int], length: int) -> list[tuple[str, float, float]]:
@@ -128,10 +128,16 @@ def _bar(counts: Mapping[Place, int], length: int) -> list[tuple[str, float, flo
     return parts
 
 
-def spark(recent: Recent, width: int, height: int) -> list[str]:
-    """Return the sparklines of messages sent and ended in the last hour; [] if all are zero."""
-    sent, ended = [slot.sent for slot in recent.over], [slot.ended for slot in recent.over]
-    return spark_paths([sent, ended], width, height) if any(sent + ended) else []
+def spark(rows: Sequence[Row], width: int, height: int) -> list[str]:
+    """Return the sparklines of messages sent and ended in the last hour; [] if all are zero.
+
+    The second line is left out if no queue's number of ended messages is known.
+    """
+    over = Recent.sum(row.recent for row in rows).over
+    sent, ended = [slot.sent for slot in over], [slot.ended for slot in over]
+    known = any(row.out is not None for row in rows)
+    drawn = [sent, ended] if known else [sent]
+    return spark_paths(drawn, width, height) if any(sent + ended) else []
 
 
 class OverviewPage(FiguresPage):
@@ -186,11 +192,14 @@ def _strip(found: Overview) -> dict[str, Any]:
     """Return the totals of all queues, and a chart of their last hour."""
     rows, dead = found.rows, [row for row in found.rows if row.sources]
     return {
-        "spark": spark(Recent.sum(row.recent for row in rows), *CHART),
+        "spark": spark(rows, *CHART),
         "marks": lines(found.marks, *CHART),
         "backlog": sum(row.length for row in rows),
         "exact": all(row.exact for row in rows),
-        "out": sum(row.rates[1] for row in rows),
+        "out": sum(row.out for row in rows if row.out is not None),
+        "out_known": any(row.out is not None for row in rows),
+        # Whether messages were sent to a queue whose number of ended messages is unknown.
+        "out_is_least": any(row.out is None and row.recent.hour.sent for row in rows),
         "failed": sum(row.bad for row in rows),
         "dead": sum(row.length for row in dead),
         "dead_exact": all(row.exact for row in dead),

@@ -24,7 +24,7 @@ from django_pgqueue.admin.failures_page import shown_group
 from django_pgqueue.admin.groups import groups_of
 from django_pgqueue.admin.groups_page import listed
 from django_pgqueue.admin.marks import recent_marks
-from django_pgqueue.admin.overview import judged, name_of, short_error
+from django_pgqueue.admin.overview import Row, judged, name_of, short_error
 from django_pgqueue.admin.overview_page import FiguresPage
 from django_pgqueue.admin.processes import ids_held, look_of, runs_of
 from django_pgqueue.admin.queries import ask
@@ -34,6 +34,7 @@ from django_pgqueue.admin.series import COUNTS, Span, by_consumer, charts
 from django_pgqueue.admin.why import waiting
 from django_pgqueue.engine.wording import age
 from django_pgqueue.errors import QueueNotFound
+from django_pgqueue.history.counters import ENDED
 from django_pgqueue.history.recent import LATELY, Counts, Recent, Times
 from django_pgqueue.models import History, Message, Process, Queue
 from django_pgqueue.queues.bulk import Kind
@@ -95,11 +96,16 @@ class Happened:
         self.spans, self.moments, self.seconds = list(spans.values()), moments, seconds
         self.runs: Counter[str] = sum((span.runs for span in spans.values()), Counter())
 
-    def charts(self, processes: Iterable[Process]) -> list[Chart]:
-        """Return the charts; ``processes`` are the consumers whose names are known."""
-        drawn = charts(self.spans, self.moments, self.seconds, self.marks, running=True)
+    def charts(self, row: Row, processes: Iterable[Process]) -> list[Chart]:
+        """Return the charts. ``processes`` are the consumers whose names are known.
+
+        What ended is unknown if no consumer of the queue has counted any.
+        """
+        counted = any(span.counts[name] for span in self.spans for name in ENDED)
+        over = self.spans, self.moments, self.seconds
+        drawn = charts(*over, self.marks, running=True, knows_out=counted or row.out is not None)
         names = {process.pk: str(process) for process in processes}
-        consumers = by_consumer(self.spans, self.moments, self.seconds, names, self.marks)
+        consumers = by_consumer(*over, names, self.marks)
         return drawn if consumers.is_empty else [*drawn, consumers]
 
 
@@ -147,7 +153,7 @@ class QueueOverviewPage(FiguresPage):
                 "tabs": [
                     (each.label, f"?range={key}", each is chosen) for key, each in RANGES.items()
                 ],
-                "charts": happened.charts(found.processes),
+                "charts": happened.charts(found.rows[0], found.processes),
                 "histogram": Histogram(
                     gettext("Run times, counted"),
                     gettext("How many handlers ran for how long, in %s.") % chosen.label,

@@ -74,6 +74,7 @@ def charts(
     marks: Sequence[Mark],
     *,
     running: bool,
+    knows_out: bool = True,
 ) -> list[Chart]:
     """Return the charts of these spans. Leave out empty charts.
 
@@ -81,11 +82,12 @@ def charts(
         moments: the start of each span.
         marks: deploys and the like, the oldest first.
         running: whether the last span is not over yet.
+        knows_out: whether the number of ended messages is known.
     """
     every = [
         Chart(title, about, moments, seconds, lines, form, whole, running, marks)
         for drawn, form, whole in (
-            (_of_messages(spans, lapse(seconds)), count_of, True),
+            (_of_messages(spans, lapse(seconds), knows_out), count_of, True),
             (_of_times(spans), lapse, False),
             (_of_workers(spans, seconds), count_of, False),
         )
@@ -94,16 +96,17 @@ def charts(
     return [each for each in every if not each.is_empty]
 
 
-def _of_messages(spans: Sequence[Span], length: str) -> Iterator[Drawn]:
+def _of_messages(spans: Sequence[Span], length: str, knows_out: bool) -> Iterator[Drawn]:
     def counts(name: str, look: str, *fields: str) -> Line:
         sums = [sum(span.counts[each] for each in fields) for span in spans]
         return Line(name, sums, look, adds=True)
 
-    yield (
-        _("Throughput"),
-        _("Messages sent (in) and ended (out) in %s.") % length,
-        [counts(_("in"), "first", "sent"), counts(_("out"), "second", *ENDED)],
-    )
+    about = _("Messages sent (in) in %s. No consumer has counted those that ended.") % length
+    lines = [counts(_("in"), "first", "sent")]
+    if knows_out:
+        about = _("Messages sent (in) and ended (out) in %s.") % length
+        lines.append(counts(_("out"), "second", *ENDED))
+    yield _("Throughput"), about, lines
     yield (
         _("Depth"),
         _("The largest number of messages in the queue."),

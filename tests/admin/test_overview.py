@@ -159,6 +159,32 @@ def test_the_last_hour_is_told_by_its_history(operator, orders):
     assert page(operator, "queue").count('<svg class="spark"') == 1
 
 
+def test_an_unknown_number_of_ended_messages_is_no_zero(operator, orders):
+    """Messages that other programs end are in no history: only samples count what was sent."""
+    pk, every = Queue.objects.get().pk, reverse("admin:django_pgqueue_overview_json")
+    for minutes in (2, 4, 6):
+        happened(minutes, 0, sent=1200)
+
+    def figures() -> tuple[str, str, float | None, bool]:
+        text, own = page(operator, "queue"), page(operator, "queue", "overview", pk)
+        strip = text.partition('<div class="label">out<')[0].rpartition('class="figure')[2]
+        out = own.partition('</dd><dt class="label">out per minute<')[0].rpartition(">")[2]
+        row = json.loads(operator.get(every).content)["queues"][-1]
+        drawn = 'class="line second"' in text or 'class="line second"' in own
+        assert ("No consumer has counted those that ended." in own) != drawn
+        return plain(strip.partition(">")[2]), out, row["out_per_minute"], drawn
+
+    unknown = figures()
+    queue("mails").create()
+    consumer("mails")
+    of_some = plain(page(operator, "queue"))
+    consumer("orders")
+
+    assert unknown == ("\u2013", "\u2013", None, False)
+    assert "≥ 0 / min" in of_some
+    assert figures() == ("0 / min", "0", 0, True)
+
+
 @pytest.mark.parametrize("second", [0, 1, 30, 59])
 def test_the_rate_of_messages_in_does_not_drop_where_the_sample_is_late(second):
     """Samples of the present minute come in its middle, or up to 30 seconds later."""
