@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy
 from django_pgqueue.admin import generic
 from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.base import PageAdmin, RecordAdmin, column
-from django_pgqueue.engine.wording import age
+from django_pgqueue.engine.wording import age, error_line
 from django_pgqueue.maintenance import lakes
 from django_pgqueue.maintenance.lakes import LakeHealth
 from django_pgqueue.models import ExportRun, Lake
@@ -164,8 +164,8 @@ def _state_of_run(run: Any) -> str:
         return str(_("failed, resumed by run %s") % run.resumed_by_id)
     if run.running and run.state != ExportRun.State.FAILED:
         return _("running")
-    error = run.error.partition("\n")[0]
-    return _("failed: %s") % (cut(error, _ERROR) or _("the process ended unexpectedly"))
+    error = cut(error_line(run.error), _ERROR)
+    return _("failed: %s") % (error or _("the process ended unexpectedly"))
 
 
 @admin.register(ExportRun)

@@ -58,17 +58,17 @@ class MessagePage(Page):
         place = standing.place if standing else ended
         headers = _headers(message, died)
         waits = standing is not None and message.group_key is not None
+        is_dead = died is not None and standing is not None and around.in_dead_letters
         return self.render(
             {
                 "title": _("Message %s") % message.pk,
                 "is_list": False,
                 "message": message,
                 "queue_link": self.owner.queue_link(queue.pk, queue),
-                "state": place,
-                "look": place.look if place else "",
-                "why": list(why(message, standing, around, link, died is not None))
-                if standing
-                else [],
+                "state": _("dead letter") if is_dead else place,
+                "look": "bad" if is_dead else place.look if place else "",
+                "is_dead": is_dead,
+                "why": list(why(message, standing, around, link, is_dead)) if standing else [],
                 "failures": ""
                 if around.kind is None
                 else self.url("message_failure", around.kind, window="7d"),
@@ -81,6 +81,7 @@ class MessagePage(Page):
                 and outcome.result is not None
                 and pretty(json.dumps(outcome.result)),
                 "stored": standing or outcome,
+                "sent_at": (is_dead and died and died.sent_at) or message.enqueued_at,
                 "group_url": self.url("queue_group", queue.pk, key=message.group_key or "")
                 or self.url("message_changelist", queue=queue.pk, group=message.group_key or ""),
                 "died": died,

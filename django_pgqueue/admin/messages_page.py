@@ -27,6 +27,7 @@ from django_pgqueue.admin.places import LIVE, STANDING, Place, Standing, Unknown
 from django_pgqueue.admin.queries import ask
 from django_pgqueue.admin.search import MOST, Found, Search, is_number
 from django_pgqueue.admin.why import REASONS
+from django_pgqueue.engine.wording import error_line
 from django_pgqueue.models import Queue
 from django_pgqueue.queues.bulk import Kind
 from django_pgqueue.templatetags.pgqueue_admin import EMPTY, cut, number
@@ -91,8 +92,8 @@ class Listed(NamedTuple):
 
     @property
     def first_line(self) -> str:
-        """The first line of the message's error."""
-        return cut((self.error or "").strip().partition("\n")[0], FIRST_LINE)
+        """The line that names the message's error."""
+        return cut(error_line(self.error or ""), FIRST_LINE)
 
     def as_line(self) -> str:
         """Return the message as an exported line of JSON, with secrets masked."""

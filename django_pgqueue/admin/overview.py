@@ -22,7 +22,7 @@ from django_pgqueue.admin.outlook import Outlook, outlook
 from django_pgqueue.admin.places import Place
 from django_pgqueue.database.runner import runner
 from django_pgqueue.engine.metrics.measuring import metrics_of_all
-from django_pgqueue.engine.wording import age
+from django_pgqueue.engine.wording import age, error_line
 from django_pgqueue.history.onset import Onset, onsets
 from django_pgqueue.history.recent import Recent, Times, recent, times, total
 from django_pgqueue.models import Acknowledgement, AuditEntry, Mark, Process, Queue
@@ -513,5 +513,5 @@ def _add_pauses(alerts: Sequence[Alert]) -> None:
 
 
 def short_error(error_class: str, message: str) -> str:
-    """Return an error in one line: its class name, and the first line of its message."""
-    return cut(f"{error_class.rpartition('.')[2]}: {message}".partition("\n")[0], 200)
+    """Return an error in one line: its class name, and the line of its message that names it."""
+    return cut(f"{error_class.rpartition('.')[2]}: {error_line(message)}", 200)

@@ -183,6 +183,7 @@ class Surroundings(NamedTuple):
     waiting_before: int  # How many wait before it, up to MOST_COUNTED.
     error: str | None  # The last attempt's error.
     has_consumer: bool
+    in_dead_letters: bool  # Whether the queue is a dead-letter queue.
     kind: int | None  # The kind of the message's failure.
     source_id: int | None  # The id of a dead letter's source queue.
     processes: dict[str, str]  # Names of the processes that held the message, by process id.

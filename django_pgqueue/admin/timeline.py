@@ -16,7 +16,7 @@ from django.utils.translation import ngettext
 
 from django_pgqueue.admin.places import Place, Standing, Surroundings, outcome_of
 from django_pgqueue.admin.why import process_name
-from django_pgqueue.engine.wording import age
+from django_pgqueue.engine.wording import age, error_line
 from django_pgqueue.models import ArchivedMessage, Attempt, Message
 from django_pgqueue.templatetags.pgqueue_admin import cut, lapse, number, seconds_since, visible
 
@@ -39,6 +39,7 @@ class DeadLetter(NamedTuple):
     source: str | None
     error: str | None
     deliveries: int | None
+    attempts: int | None
     times: int | None
     sent_at: dt.datetime | None
     died_at: dt.datetime | None
@@ -71,6 +72,7 @@ def dead_letter(headers: Any) -> DeadLetter | None:
         as_text("source"),
         as_text("error") or as_text("reason"),
         as_number("read_ct"),
+        as_number("attempts"),
         as_number("count"),
         as_moment("enqueued_at"),
         as_moment("dead_lettered_at"),
@@ -174,7 +176,10 @@ class Life:
             # The last attempt is stored just after the dead-lettering: give both the same time.
             died_at = (self.died and self.died.died_at) or each.at
             at = min(each.at, died_at) if 0 <= (_between(died_at, each.at) or 0) < 5 else each.at
-            error = f"{each.error_class.rpartition('.')[2]}: {each.message}"
+            name = each.error_class.rpartition(".")[2]
+            error = f"{name}: {each.message}"
+            if (line := error_line(each.message)) != each.message.partition("\n")[0]:
+                error = f"{name}: {line}"  # Its message is a bare traceback.
             if each.traceback and each.traceback == before:
                 yield Step(at, text + _(" with the same error"), "bad")
             else:
@@ -201,7 +206,7 @@ class Life:
         ends = (each.traceback.rstrip().rpartition("\n")[2] for each in self.attempts)
         if any(end and end in error for end in ends):
             return "", ""
-        return cut(error.strip().partition("\n")[0], 500), error if "\n" in error.strip() else ""
+        return cut(error_line(error), 500), error if "\n" in error.strip() else ""
 
 
 def _next(standing: Standing, vt: dt.datetime) -> Step:

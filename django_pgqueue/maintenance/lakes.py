@@ -57,7 +57,7 @@ class LakeHealth:
     behind: int  # archived messages that the lake lacks
     held: int  # messages past the retention that are kept for this lake
     failures: int  # failed runs since the last successful one
-    error: str  # first line of the last failed run's error
+    error: str  # the line that names the last failed run's error
 
     def is_late(self, after: float = LATE) -> bool:
         """Whether the lake lacks messages, and its last export is over ``after`` seconds ago."""

@@ -39,7 +39,7 @@ SELECT l.path, ARRAY(SELECT jsonb_array_elements_text(l.queues)), l.holds_retent
              AND a.archived_at < statement_timestamp() - q.retention
            LIMIT %(most)s) held)
        ELSE 0 END AS held,
-       failed.failures, split_part(coalesce(failed.error, ''), E'\n', 1) AS error
+       failed.failures, {errors/line} AS error
 FROM pgqueue_lake l CROSS JOIN LATERAL (
     SELECT count(*) AS failures, (array_agg(r.error ORDER BY r.id DESC))[1] AS error
     FROM pgqueue_export_run r
@@ -47,4 +47,5 @@ FROM pgqueue_lake l CROSS JOIN LATERAL (
       AND r.id > coalesce((SELECT max(d.id) FROM pgqueue_export_run d
                            WHERE d.lake_id = l.id AND d.state = 'DONE'), 0)
       AND (r.state = 'FAILED' OR NOT {running})) failed
+CROSS JOIN LATERAL (SELECT coalesce(failed.error, '') AS text) e
 ORDER BY l.path

@@ -15,7 +15,17 @@ from django_pgqueue import queue
 from django_pgqueue.acks import Failure, Nack
 from django_pgqueue.admin.masking import mask, mask_text, unmasked
 from django_pgqueue.models import BoundQueue, Message, Process, Queue
-from tests.admin.conftest import act, confirm, consumer, ids, page, rows, shown
+from tests.admin.conftest import (
+    act,
+    alerts,
+    confirm,
+    consumer,
+    happened,
+    ids,
+    page,
+    rows,
+    shown,
+)
 from tests.leasing import lease
 
 
@@ -169,6 +179,62 @@ def test_timeline_of_a_dead_letter_begins_in_its_queue(operator, letter, setting
     assert "Sent to orders Failed for good in orders after 1 delivery: a dead letter" in died
     assert f'<dd><a href="/admin/django_pgqueue/queue/{source}/overview/">orders</a>' in text
     assert "Sent to orders" in life(operator, letter).partition("dead letter")[2]
+
+
+def test_the_page_of_a_dead_letter_shows_what_happened_before_it_died(operator, orders, sql):
+    dead = Message.objects.create_queue("dead")
+    Queue.objects.filter(name="orders").update(dead_letter_queue=dead)
+    Queue.objects.forget_all()
+    pk = orders.send(1)
+    sql(f"UPDATE pgqueue_message SET enqueued_at = enqueued_at - interval '90 min' WHERE id = {pk}")
+    sql(f"UPDATE pgqueue_ready SET enqueued_at = enqueued_at - interval '90 min' WHERE id = {pk}")
+    for _ in range(2):
+        [message] = orders.read()
+        orders.settle({message.receipt: Nack(0, "no", failure=Failure.of(ValueError("no"), 1))})
+    [message] = orders.read()
+    message.reject("no")
+
+    letter = shown(operator, pk)
+    queue("dead").read()
+    held = shown(operator, pk).facts
+    queue("dead").set_vt(pk, 0)
+    queue("dead").redrive()
+    sent_back = shown(operator, pk)
+
+    assert letter.state == "dead letter"
+    assert (letter.facts["deliveries"], letter.facts["attempts"]) == ("3", "3")
+    assert "(1 h 30 min ago)" in letter.facts["sent"]
+    assert re.search(r"\(\d s ago\)", letter.facts["dead letter since"])
+    assert held["deliveries"] == "3 before it died, 1 here"
+    assert sent_back.state == "ready"
+    assert sent_back.facts["deliveries"] == "0 of at most 20"
+
+
+BARE = 'Traceback (most recent call last):\n  File "x.py", line 7, in f\nKeyError: <price>\n'
+
+
+def test_a_bare_traceback_is_titled_by_its_error(operator, orders, dead_letters):
+    """In the list, on the page, in the reason, and in the alert."""
+    consumer("orders", "dead")
+    died, waits = orders.send_batch([1, 2])
+    dying, waiting = orders.read(qty=2)
+    dying.reject(BARE)
+    failure = Failure(1, "shop.Odd", BARE, "")
+    orders.retry(
+        {waiting.receipt: 600}, errors={waiting.receipt: BARE}, failures={waiting.receipt: failure}
+    )
+    happened(0, completed=1, retried=9)
+
+    listed = {row["id"]: row.get("error") for row in rows(operator, "message")}
+    text = page(operator, "message", "change", died)
+    reason = shown(operator, waits)
+
+    assert listed[str(died)] == "KeyError: <price>"
+    assert "<code>KeyError: &lt;price&gt;</code>" in text
+    assert "<code>Traceback" not in text
+    assert reason.why.endswith("after the error KeyError: <price>")
+    assert "Odd: KeyError: <price>" in reason.life
+    assert [each for each in alerts(operator) if each.endswith("Odd: KeyError: <price>")]
 
 
 def test_message_that_waits_behind_its_group_has_no_moment_yet(operator, orders):

@@ -41,12 +41,16 @@ def exporting(actor: Actor, path: str) -> None:
     actor.do(execute, lock, [path])
 
 
+BARE = 'Traceback (most recent call last):\n  File "x.py", line 7, in f\n'
+
+
 @pytest.mark.parametrize(
     ("state", "error", "resumed", "told"),
     [
         ("DONE", "", False, "done"),
         ("RUNNING", "", False, "failed: the process ended unexpectedly"),
         ("FAILED", "no space\nTraceback: …", False, "failed: no space"),
+        ("FAILED", f"{BARE}OSError: no space\n", False, "failed: OSError: no space"),
         ("FAILED", "no space", True, "failed, resumed by run"),
     ],
 )
@@ -79,7 +83,7 @@ def failing_lake(**values: Any) -> Lake:
     exported_at = dt.datetime.now(dt.timezone.utc) - dt.timedelta(days=2)
     lake = Lake.objects.create(path="/lake", exported_at=exported_at, **values)
     ExportRun.objects.create(lake=lake, state="DONE")
-    ExportRun.objects.create(lake=lake, state="FAILED", error="no space\nTraceback: …")
+    ExportRun.objects.create(lake=lake, state="FAILED", error=f"{BARE}OSError: no space\n")
     return lake
 
 
