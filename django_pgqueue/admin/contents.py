@@ -11,6 +11,7 @@ from django.db.models.functions import Cast, Left, Length
 from django.http import HttpRequest
 
 from django_pgqueue.admin.access import allowed
+from django_pgqueue.admin.json_text import is_deep
 from django_pgqueue.admin.masking import UNREADABLE, mask, mask_text
 from django_pgqueue.admin.search import is_number
 from django_pgqueue.models import Message, Queue
@@ -47,14 +48,13 @@ def find_message(request: HttpRequest, pk: object) -> Any:
 
 
 def is_large(message: Any) -> bool:
-    """Return whether the body is too large to edit, or Python cannot parse it.
+    """Return whether the message is too large or too deep to edit, or Python cannot parse it.
 
     The message is from :func:`find_message`.
     """
     if (message.length or 0) <= LONGEST:
         with suppress(*UNREADABLE):
-            mask(json.loads(message.text or "null"))
-            return False
+            return is_deep(json.loads(message.text or "null")) or is_deep(message.headers)
     return True
 
 

@@ -15,6 +15,23 @@ from django_pgqueue.engine.encoding import encode
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
+#: The deepest nesting of JSON in a form. Deeper JSON may exceed Python's recursion limit.
+DEEPEST = 200
+
+
+def is_deep(value: Any) -> bool:
+    """Return whether a JSON value is nested more than ``DEEPEST`` levels deep.
+
+    >>> is_deep([[1], {"a": []}])
+    False
+    """
+    level: list[Any] = [[value]]
+    for _depth in range(DEEPEST + 1):
+        inside = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [inner for each in inside for inner in each if isinstance(inner, (dict, list))]
+    return bool(level)
+
+
 def as_jsonb(value: Any) -> str:
     """Return the JSON text of a value. Raise ValueError if PostgreSQL cannot store it as jsonb.
 
@@ -50,7 +67,16 @@ class JSONText(forms.CharField):
             return None
         try:
             found = json.loads(text)
+            if is_deep(found):
+                raise self._too_deep()
             as_jsonb(found)
-        except (RecursionError, ValueError) as error:
+        except RecursionError:
+            raise self._too_deep() from None
+        except ValueError as error:
             raise forms.ValidationError(_("Correct the JSON: %s.") % error) from error
         return found
+
+    @staticmethod
+    def _too_deep() -> forms.ValidationError:
+        told = _("Correct the JSON: it is nested more than %s levels deep. Send it with Python.")
+        return forms.ValidationError(told % DEEPEST)

@@ -125,6 +125,11 @@ class QueueAdmin(PageAdmin):
             kwargs = {"form_class": SpanField, "help_text": text, **kwargs}
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
+    def response_post_save_change(self, request: HttpRequest, obj: Any) -> HttpResponseRedirect:
+        return HttpResponseRedirect(self.url("queue_overview", obj.pk))
+
+    response_post_save_add = response_post_save_change
+
     def get_fieldsets(self, request: HttpRequest, obj: Queue | None = None) -> Any:
         retention = ["retention", "unique_window"]
         others = {"paused", *arguments.LIMITS, *retention}

@@ -74,6 +74,14 @@ class SendForm(forms.Form):
         if copied is None:
             del self.fields["queue"]
 
+    def clean_headers(self) -> dict[str, Any] | None:
+        headers: Any = self.cleaned_data["headers"]
+        if headers is not None and not isinstance(headers, dict):
+            raise forms.ValidationError(
+                gettext("Enter a JSON object, such as %s.") % '{"trace": "abc"}'
+            )
+        return headers
+
     def clean_priority(self) -> int:
         return self.cleaned_data["priority"] or 0
 

@@ -5,11 +5,13 @@ A part that is hidden has no link in lists of pages. Its pages open by their URL
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from django.db import Error, connections, transaction
 from django.http import HttpRequest
 
 from django_pgqueue.admin.queries import ask
-from django_pgqueue.conf import settings
+from django_pgqueue.conf import problem, settings
 from django_pgqueue.database.locks import milliseconds, set_locally
 from django_pgqueue.engine.settings import ADMIN_PARTS
 from django_pgqueue.models import Queue
@@ -20,7 +22,16 @@ PATIENCE = 0.5
 
 def is_shown(request: HttpRequest, part: str) -> bool:
     """Return whether to link to the pages of a part. Pages without a part are always linked."""
-    return not part or part in settings.ADMIN_SHOWS or part in used(request)
+    return not part or part in _named() or part in used(request)
+
+
+def _named() -> Collection[str]:
+    """Return the parts that ``ADMIN_SHOWS`` names; all parts if its value is invalid.
+
+    Every page of the project's admin asks. The system check E006 reports an invalid value.
+    """
+    parts: Collection[str] = ADMIN_PARTS if problem("ADMIN_SHOWS") else settings.ADMIN_SHOWS
+    return parts
 
 
 def used(request: HttpRequest) -> set[str]:

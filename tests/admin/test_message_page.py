@@ -428,7 +428,10 @@ def test_a_message_is_edited_and_sent_as_new(operator, orders):
     ("values", "said"),
     [
         ({"body": "{"}, "Correct the JSON"),
-        ({"body": "1", "headers": "[1]"}, "headers must be"),
+        ({"body": "1", "headers": "[1]"}, "Enter a JSON object, such as"),
+        ({"body": "1", "headers": "7"}, "Enter a JSON object, such as"),
+        ({"body": "[" * 3000 + "]" * 3000}, "nested more than 200 levels deep"),
+        ({"body": '{"a":' * 201 + "1" + "}" * 201}, "nested more than 200 levels deep"),
         ({"body": '"\\u0000"'}, "errorlist"),
         ({"body": "1", "priority": "101"}, "errorlist"),
         ({"body": "1", "queue": "999999"}, "errorlist"),
@@ -439,6 +442,15 @@ def test_what_cannot_be_sent_is_said(operator, orders, values, said):
 
     assert said in html.unescape(send(operator, pk, **values))
     assert Message.objects.count() == 1
+
+
+def test_a_body_that_is_too_deep_is_not_edited_and_one_of_the_deepest_is(operator, orders):
+    deepest, deeper = ("[" * depth + "]" * depth for depth in (200, 201))
+    pk, other = orders.send(json.loads(deepest)), orders.send(json.loads(deeper))
+
+    assert "too large to edit" in send(operator, other, body="1")
+    assert "Sent message" in send(operator, pk, body=deepest)
+    assert Message.objects.count() == 3
 
 
 def test_a_body_that_is_too_large_is_not_edited(operator, orders):

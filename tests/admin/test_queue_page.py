@@ -243,7 +243,7 @@ def test_a_form_with_an_error_is_sent_once_it_is_corrected(operator, orders):
     ("wrong", "told"),
     [
         ({"body": "{"}, "Correct the JSON"),
-        ({"headers": "[1]"}, "headers must be"),
+        ({"headers": "[1]"}, "Enter a JSON object"),
         ({"priority": "101"}, "less than or equal to 100"),
         ({"delay": "7"}, "Add the unit"),
     ],

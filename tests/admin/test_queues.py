@@ -240,3 +240,15 @@ def test_who_may_only_view_changes_nothing(staff, orders):
     assert orders.metrics().length == 1
     assert not Queue.objects.get().paused
     assert 'method="post"' not in page(client, "queue").partition('id="pgqueue-live"')[2]
+
+
+def test_a_change_of_the_settings_leads_to_the_queue(operator, orders):
+    pk = Queue.objects.get().pk
+    url = reverse("admin:django_pgqueue_queue_change", args=[pk])
+    form = {"visibility_timeout": 45, "max_deliveries": 20}
+
+    changed = operator.post(url, form)
+    stays = operator.post(url, {**form, "_continue": "1"})
+
+    assert changed.url == reverse("admin:django_pgqueue_queue_overview", args=[pk])
+    assert stays.url == url

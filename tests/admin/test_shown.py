@@ -6,6 +6,7 @@ import datetime as dt
 import re
 
 import pytest
+from django.core.checks import run_checks
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -186,3 +187,13 @@ def test_everything_is_shown_where_the_tables_cannot_be_read(admin_client, order
 
     assert listed(admin_client) == ALWAYS.union(*LISTS.values())
     assert queue("orders").send(1)  # the transaction goes on
+
+
+@pytest.mark.parametrize("wrong", ["topics", ["topic"], 7, [["topics"]]])
+def test_an_invalid_setting_fails_no_page(operator, orders, settings, wrong):
+    """The check E006 reports it: no request needs to."""
+    settings.PGQUEUE = {"ADMIN_SHOWS": wrong}
+
+    assert operator.get(reverse("admin:index")).status_code == 200
+    assert "Not used yet" not in page(operator, "queue")
+    assert "E006" in {each.id.rpartition(".")[2] for each in run_checks()}
