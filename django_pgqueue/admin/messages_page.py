@@ -26,6 +26,7 @@ from django_pgqueue.admin.patience import SECONDS, limited
 from django_pgqueue.admin.places import LIVE, STANDING, Place, Standing, UnknownOutcome, outcome_of
 from django_pgqueue.admin.queries import ask
 from django_pgqueue.admin.search import MOST, Found, Search, is_number
+from django_pgqueue.admin.suggestions import NEWEST, suggestions
 from django_pgqueue.admin.why import REASONS
 from django_pgqueue.engine.wording import error_line
 from django_pgqueue.models import Queue
@@ -193,6 +194,9 @@ class MessagesPage(Page):
                 "is_one": count == 1 and exactly,
                 "number": count,
                 "wrong": search.wrong,
+                "meaning": search.meaning,
+                "suggested": suggestions(search.queues),
+                "suggested_from": number(NEWEST),
                 "given": self.request.GET,
                 "queues": queues_for(self.request).order_by("name").values_list("pk", "name"),
                 "in_place": search.place is not None or search.archived,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -95,31 +96,115 @@ class Targets:
 
 
 class Term(NamedTuple):
-    """A search term, such as ``body.customer:7``."""
+    """A search term, such as ``body.customer:7``, ``customer:7``, or the words ``customer 7``."""
 
-    column: str
+    #: ``body`` or ``headers``: a value at a path. ``key``: at any depth of the body. ``error``: the
+    #: message's error contains the value. ``words``: the body contains them, or the first is a key.
+    kind: str
     path: tuple[str, ...]
     value: str
 
     @classmethod
     def of(cls, word: str) -> Term | None:
         name, colon, value = word.partition(":")
-        column, *path = name.split(".")
-        if not colon or column not in ("body", "headers") or not all(path):
+        kind, *path = name.split(".")
+        if not colon or not _KEY.fullmatch(name) or value.startswith("//"):
             return None
-        return cls(column, tuple(path), value)
+        if kind in ("body", "headers"):
+            return cls(kind, tuple(path), value)
+        return cls("error", (), value) if name == "error" else cls("key", (kind, *path), value)
+
+    @property
+    def word(self) -> str:
+        """The term, as it is written in a search."""
+        if self.kind == "words":
+            return self.value
+        path = self.path if self.kind == "key" else (self.kind, *self.path)
+        return f"{'.'.join(path)}:{self.value}"
+
+    @property
+    def text(self) -> str:
+        """The value; of words, without quotation marks around them."""
+        return self.value.strip('"') if self.kind == "words" else self.value
+
+    @property
+    def meaning(self) -> str:
+        """What the term finds, in words."""
+        told = {"value": self.text, "path": self.word.partition(":")[0]}
+        if self.kind == "error":
+            return _("the error contains “%(value)s”") % told
+        if self.kind == "words":
+            key, _space, value = self.text.partition(" ")
+            told |= {"path": key, "of": value}
+            if value:
+                return (
+                    _("“%(path)s” is “%(of)s” anywhere in the body, or it contains “%(value)s”")
+                    % told
+                )
+            return _("the body contains “%(value)s”") % told
+        if not self.value:
+            return _("“%(path)s” exists") % told
+        if self.kind == "key":
+            return _("“%(path)s” is “%(value)s” anywhere in the body") % told
+        return _("%(path)s is “%(value)s”") % told
 
     def condition(self, number: int) -> tuple[str, dict[str, Any]]:
-        """Return SQL that compares the value as text and as JSON. Also return its parameters."""
-        values = [json.dumps(self.value)]
-        with suppress(RecursionError, ValueError):
-            values.append(as_jsonb(json.loads(self.value)))
+        """Return SQL that tests a message m. Also return its parameters."""
         name = f"term{number}"
-        sql = (
-            f"CASE WHEN pg_column_size(m.{self.column}) <= {LARGE} THEN "
-            f"m.{self.column} #> %({name}_path)s::text[] = ANY(%({name})s::jsonb[]) ELSE false END"
-        )
-        return sql, {f"{name}_path": list(self.path), name: values}
+        if self.kind == "error":
+            return compose("search/error", {"name": name}, __package__), {
+                name: _pattern(self.value)
+            }
+        column = "headers" if self.kind == "headers" else "body"
+        sql, params = self._of_json(name, column)
+        whole = f"CASE WHEN pg_column_size(m.{column}) <= {LARGE} THEN {sql} ELSE false END"
+        return whole, params
+
+    def _of_json(self, name: str, column: str) -> tuple[str, dict[str, Any]]:
+        if self.kind == "words":
+            return self._of_words(name)
+        if self.kind == "key":
+            path = "$.**" + "".join(f".{json.dumps(key)}" for key in self.path)
+            test = " ? (@ == $text || @ == $json)" if self.value else ""
+            values = {"text": self.value, "json": _scalar(self.value)}
+            sql = f"jsonb_path_exists(m.body, %({name})s::jsonpath, %({name}_is)s::jsonb, true)"
+            return sql, {name: path + test, f"{name}_is": json.dumps(values)}
+        at = f"m.{column} #> %({name}_path)s::text[]"
+        params: dict[str, Any] = {f"{name}_path": list(self.path)}
+        if not self.value:
+            return f"({at}) IS NOT NULL", params
+        texts = [json.dumps(self.value)]
+        with suppress(RecursionError, ValueError):
+            texts.append(as_jsonb(json.loads(self.value)))
+        return f"{at} = ANY(%({name})s::jsonb[])", {**params, name: texts}
+
+    def _of_words(self, name: str) -> tuple[str, dict[str, Any]]:
+        inside = json.dumps(self.text, ensure_ascii=False)[1:-1]  # as in the JSON text of a body
+        contains = f"m.body::text ILIKE %({name}_text)s"
+        params = {f"{name}_text": _pattern(inside)}
+        key, _space, value = self.text.partition(" ")
+        if not value or _KEY.fullmatch(key) is None:
+            return contains, params
+        sql, of_key = Term("key", tuple(key.split(".")), value)._of_json(name, "body")
+        return f"({sql} OR {contains})", params | of_key
+
+
+#: A path of keys, such as ``customer`` or ``body.lines.0.sku``.
+_KEY = re.compile(r"[^\W\d][^\s.:]*(\.[^\s.:]+)*")
+
+
+def _scalar(value: str) -> Any:
+    """Return the scalar that a text means as JSON, or the text itself."""
+    with suppress(RecursionError, ValueError):
+        parsed = json.loads(value)
+        as_jsonb(parsed)
+        return value if isinstance(parsed, (dict, list)) else parsed
+    return value
+
+
+def _pattern(text: str) -> str:
+    """Return the pattern of ILIKE that matches texts with this text in them."""
+    return "%" + re.sub(r"([\\%_])", r"\\\1", text) + "%"
 
 
 @dataclass(frozen=True)
@@ -160,17 +245,7 @@ class Search(Targets):
                 spans[name] = span_of(query[name]) if query.get(name, "").strip() else None
             except ValueError as error:
                 wrong.append(str(error))
-        terms, ids = [], []
-        for word in query.get("q", "").replace(",", " ").split():
-            term = Term.of(word)
-            if term is not None:
-                terms.append(term)
-            elif is_number(word, 2**63):
-                ids.append(int(word))
-            else:
-                wrong.append(
-                    _("Search for ids, body.customer:7 or headers.trace:abc, not “%s”.") % word
-                )
+        terms, ids = terms_of(query.get("q", ""))
         if wrong:
             queues = ()  # An invalid filter finds nothing, rather than everything.
         return cls(
@@ -185,6 +260,14 @@ class Search(Targets):
             wrong=tuple(wrong),
             **spans,
         )
+
+    @property
+    def meaning(self) -> str:
+        """What the words of the search find, in words; "" if there are none."""
+        told = [term.meaning for term in self.terms]
+        if self.ids:
+            told.append(_("the id is %s") % ", ".join(map(str, self.ids)))
+        return "; ".join(told)
 
     @property
     def is_filtered(self) -> bool:
@@ -228,6 +311,11 @@ class Search(Targets):
         [(count,)] = ask("lists/kept_count", params, table=self._table)
         return int(count)
 
+    def newest(self, most: int) -> tuple[str, dict[str, Any]]:
+        """Return SQL for the first messages, with their ids and queue ids. Also its parameters."""
+        sql, params = self._sql(most, None)
+        return sql, {**params, "look": most}
+
     def aggregate(self, what: str, asked_at: dt.datetime | None) -> list[tuple[Any, ...]]:
         sql, params = self._sql(MOST, None, asked_at, ordered=False)
         params["look"] = MOST
@@ -237,7 +325,7 @@ class Search(Targets):
     def as_query(self) -> dict[str, str]:
         """Return the query parameters of the list that shows this search."""
         words = [str(pk) for pk in self.ids or ()]
-        words += [f"{'.'.join([t.column, *t.path])}:{t.value}" for t in self.terms]
+        words += [term.word for term in self.terms]
         found = {
             "state": self.place.value if self.place else ARCHIVED if self.archived else "",
             "group": self.group,
@@ -341,6 +429,20 @@ class Search(Targets):
             "order": ", ".join(f"{each} {'DESC' if backwards else 'ASC'}" for each in order),
         }
         return compose("lists/kept", names, __package__)
+
+
+def terms_of(text: str) -> tuple[list[Term], list[int]]:
+    """Parse a search into terms and ids. Numbers are ids, unless they stand among plain words."""
+    terms, plain = [], []
+    for word in text.replace(",", " ").split():
+        term = Term.of(word)
+        if term is not None:
+            terms.append(term)
+        else:
+            plain.append(word)
+    if all(is_number(word, 2**63) for word in plain):
+        return terms, [int(word) for word in plain]
+    return [*terms, Term("words", (), " ".join(plain))], []
 
 
 @dataclass(frozen=True)

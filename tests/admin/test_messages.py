@@ -16,9 +16,9 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_pgqueue import queue
-from django_pgqueue.admin import messages, messages_page, search
+from django_pgqueue.admin import messages, messages_page, search, suggestions
 from django_pgqueue.models import ArchivedMessage, AuditEntry, BoundQueue, Message, Queue
-from tests.admin.conftest import act, confirm, ids, overview, page, rows, shown
+from tests.admin.conftest import act, confirm, ids, overview, page, plain, rows, shown
 
 LIST = "/admin/django_pgqueue/message/"
 
@@ -483,8 +483,21 @@ def test_attempts_narrow_a_state(operator, orders):
         ("headers.trace:abc", [1]),
         ("body.customer:7 headers.trace:abc", []),
         ("body.customer:x'%s", []),
-        ("customer:7", []),
+        ("body.customer:", [0, 1, 2]),
+        ("headers.trace:", [1]),
+        ("customer:7", [0]),
+        ("name:ann", [2]),
+        ("customer.name:ann", [2]),
+        ("customer 7", [0]),
+        ("customer bob", [1]),
+        ("BOB", [1]),
+        ('"ann"', [2]),
+        ("headers.trace:abc bob", [1]),
+        ("customer 8", []),
+        ("customer:null", []),
+        ("%", []),
         ("seven", []),
+        ("http://7", []),
     ],
 )
 def test_search_looks_into_bodies_and_headers(operator, orders, words, finds, state):
@@ -496,7 +509,81 @@ def test_search_looks_into_bodies_and_headers(operator, orders, words, finds, st
     if state == "archived":
         orders.archive(sent)
 
-    assert ids(operator, q=words, state=state) == [sent[place] for place in finds]
+    assert sorted(ids(operator, q=words, state=state)) == [sent[place] for place in finds]
+
+
+def test_a_search_finds_errors_wherever_they_are(operator, orders, failed, dead_letters):
+    died, waits, _other = orders.send_batch([1, 2, 3])
+    dying, waiting, _held = orders.read(qty=3)
+    dying.reject("CardDeclined: no card")
+    orders.retry({waiting.receipt: 60}, errors={waiting.receipt: "CardDeclined: 100%"})
+
+    assert ids(operator, q="error:declined") == [waits, died]
+    assert (
+        ids(operator, q="error:expired") == ids(operator, q="error:EXP", state="failed") == [failed]
+    )
+    assert ids(operator, q="error:%") == [waits]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("4711", "Finds messages where the id is 4711."),
+        (
+            "customer 7",
+            "Finds messages where “customer” is “7” anywhere in the body, or it contains "
+            "“customer 7”.",
+        ),
+        ("bob", "Finds messages where the body contains “bob”."),
+        ("customer:7", "Finds messages where “customer” is “7” anywhere in the body."),
+        ("body.customer:", "Finds messages where “body.customer” exists."),
+        (
+            "headers.trace:abc error:Declined",
+            "Finds messages where headers.trace is “abc”; the error contains “Declined”.",
+        ),
+    ],
+)
+def test_what_a_search_means_is_said_back(operator, orders, words, said):
+    assert said in plain(page(operator, "message", q=words))
+
+
+def test_the_search_suggests_what_recent_messages_have(operator, orders, failed, monkeypatch):
+    orders.send({"old": 1})
+    orders.send({"customer": {"name": "ann"}, "password": "x"}, headers={"trace": "b"}, group="c 7")
+    orders.send({"task": "shop.tasks.mail", "args": [], "kwargs": {}})
+    orders.send({"two words": 1, "large": os.urandom(40_000).hex()})
+    queue("mails").create()
+    queue("mails").send({"to": 1}, group="<g>")
+    monkeypatch.setattr(suggestions, "NEWEST", 4)
+
+    text = page(operator, "message")
+    own = page(operator, "message", queue=Queue.objects.get(name="mails").pk)
+
+    assert set(options(text, "words")) == {
+        *("body.customer:", "body.customer.name:", "body.password:", "headers.trace:"),
+        *("body.task:", "body.args:", "body.kwargs:", "body.task:shop.tasks.mail", "body.to:"),
+        "error:card",
+    }
+    assert options(text, "groups") == ["<g>", "c 7"]
+    assert (options(own, "words"), options(own, "groups")) == (["body.to:"], ["<g>"])
+    assert "Suggestions come from the newest" in text
+
+
+def options(text: str, field: str) -> list[str]:
+    """The suggestions of a field."""
+    found = text.partition(f'<datalist id="pgqueue-{field}">')[2].partition("</datalist>")[0]
+    return [html.unescape(each) for each in re.findall(r'value="([^"]*)"', found)]
+
+
+def test_an_action_on_a_search_takes_what_the_search_finds(operator, orders):
+    sent = orders.send_batch([{"customer": 7}, {"customer": 8}, {"customer": 7}])
+
+    url = f"{LIST}?q=customer+7&state=ready"
+    asked = operator.post(url, {"action": "cancel", "select_across": "1"}).content.decode()
+    confirm(operator, url, asked)
+
+    assert "Cancel 2 messages" in asked
+    assert {each.pk for each in ArchivedMessage.objects.all()} == {sent[0], sent[2]}
 
 
 @pytest.mark.parametrize("state", ["", "archived"])
@@ -561,11 +648,13 @@ def test_searches_do_not_read_all_messages(operator, orders, sql):
     with CaptureQueriesContext(connection) as asked:
         for query in ({"q": "body.n:7"}, {"q": "body.n:7", "state": "ready"}, {"group": "g"}):
             page(operator, "message", **query)
-    looked = [q["sql"] for q in asked if "matches" in q["sql"]]
+    looked = [q["sql"] for q in asked if "matches" in q["sql"] and "newest" not in q["sql"]]
 
     plans = "\n".join(line for each in looked for (line,) in sql("EXPLAIN " + each))
 
     assert len(looked) == 3
+    of_fields = next(q["sql"] for q in asked if "newest" in q["sql"])
+    plans += "\n".join(line for (line,) in sql("EXPLAIN " + of_fields))
     assert "Seq Scan on pgqueue_message" not in plans
     assert "Hash Semi Join" not in plans
 
@@ -601,7 +690,7 @@ def test_a_list_asks_as_often_for_many_queues(operator, orders):
             with CaptureQueriesContext(connection) as asked:
                 page(operator, "message", state=state)
             plain = [q for q in asked if "SAVEPOINT" not in q["sql"]]
-            assert counts.setdefault(state, len(plain)) == len(plain) <= 11
+            assert counts.setdefault(state, len(plain)) == len(plain) <= 12
 
 
 def test_errors_are_in_the_list(operator, orders, failed, dead_letters):

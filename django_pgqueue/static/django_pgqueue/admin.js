@@ -1,5 +1,5 @@
-/* Two things that pages do without a script, too, but less well: a list's checkbox for all of its rows,
-   and the live part of a page, which is fetched again and replaced. Refreshing pauses while the page
+/* Three things that pages do without a script, too, but less well: a list's checkbox for all of its rows,
+   suggestions for each word of a search and not only for the first, and the live part of a page, which is fetched again and replaced. Refreshing pauses while the page
    is hidden, text in the part is selected, the table of a chart is open, or the user types. */
 "use strict";
 (function () {
@@ -8,6 +8,16 @@
     all.hidden = false;
     all.addEventListener("change", function () {
       document.getElementsByName("_selected_action").forEach(function (box) { box.checked = all.checked; });
+    });
+  }
+
+  const search = document.querySelector("[data-pgqueue-complete]");
+  if (search && search.list) {
+    const options = Array.from(search.list.options);
+    const words = options.map(function (option) { return option.value; });
+    search.addEventListener("input", function () {
+      const before = search.value.replace(/\S*$/, "");
+      options.forEach(function (option, place) { option.value = before + words[place]; });
     });
   }
 
