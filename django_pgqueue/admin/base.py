@@ -29,7 +29,17 @@ from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.patience import patiently
 from django_pgqueue.admin.shown import is_shown
 from django_pgqueue.audit import acting_as
-from django_pgqueue.models import AuditEntry, Binding, BulkAction, Message, Process, Queue, Schedule
+from django_pgqueue.models import (
+    AuditEntry,
+    Binding,
+    BulkAction,
+    ExportRun,
+    Lake,
+    Message,
+    Process,
+    Queue,
+    Schedule,
+)
 from django_pgqueue.templatetags.pgqueue_admin import linked
 
 #: Maximum number of rows that a list counts and pages through.
@@ -225,6 +235,8 @@ class PageAdmin(generic.ModelAdmin):
             (_("Bulk actions"), BulkAction, "bulkaction_changelist"),
             (_("Consumers"), Process, "process_changelist"),
             (_("Database"), Process, "health"),
+            (_("Lakes"), Lake, "lake_changelist"),
+            (_("Export runs"), ExportRun, "exportrun_changelist"),
             (_("Audit log"), AuditEntry, "auditentry_changelist"),
         ]
         nav = []

@@ -174,7 +174,7 @@ class ExportRunAdmin(RecordAdmin):
 
     part, filled_by = "exports", "pgqueue_export"
     list_display = [
-        *("id", "lake", "kind", "standing", "rows", "files", "size", "began", "took", "verified"),
+        *("id", "lake", "kind", "standing", "messages", "size", "began", "took", "verified"),
     ]
     list_filter = ["kind", "state"]
     list_select_related = ["lake"]
@@ -184,6 +184,7 @@ class ExportRunAdmin(RecordAdmin):
         return runs.annotate(running=IS_RUNNING)
 
     standing = column(gettext_lazy("state"), _state_of_run)
+    messages = column(gettext_lazy("messages"), lambda run: number(run.rows))
     size = column(gettext_lazy("size"), lambda run: str(filesizeformat(run.bytes)))
     began = column(gettext_lazy("started at"), lambda run: when(run.started_at))
     verified = column(gettext_lazy("verified at"), lambda run: when(run.verified_at) or EMPTY)

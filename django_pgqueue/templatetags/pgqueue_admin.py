@@ -57,13 +57,13 @@ def once() -> str:
 
 @register.filter
 def number(value: float, exact: bool = True) -> str:
-    """Format a count for the user's language; an estimate gets the mark ≈.
+    """Format a count for the user's language; an estimate gets the mark ≈, on the same line.
 
     >>> number(1234567), number(20000, exact=False)
-    ('1,234,567', '≈ 20,000')
+    ('1,234,567', '≈\\xa020,000')
     """
     text = number_format(value, use_l10n=True, force_grouping=True)
-    return text if exact else f"≈ {text}"
+    return text if exact else f"≈\N{NO-BREAK SPACE}{text}"
 
 
 @register.filter

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import pytest
 from django.db.models import F
+from django.utils import translation
 from django.utils.timezone import localtime
 
 from django_pgqueue import queue
@@ -118,6 +119,50 @@ def test_why_a_message_is_not_delivered_is_one_click_from_the_list(visit):
     page.click("#result_list tbody th a")
 
     assert "Scheduled for" in page.inner_text("p.note")
+
+
+def test_a_message_of_customer_7_is_two_clicks_from_the_overview(visit):
+    """With words to type. The field suggests keys for each of them."""
+    queue("orders").create()
+    queue("orders").send_batch([{"customer": 8}, {"customer": 7}, {"customer": 9}])
+    page = visit()
+    page.goto(OVERVIEW)
+
+    page.click(".pgqueue-nav >> text=Messages")
+    page.locator("[name=q]").press_sequentially("4711 bo")
+    suggested = "[...document.querySelectorAll('#pgqueue-words option')].map(each => each.value)"
+    assert page.evaluate(suggested) == ["4711 body.customer:"]
+    page.fill("[name=q]", "customer 7")
+    page.press("[name=q]", "Enter")
+    page.click("#result_list tbody th a")
+
+    assert '"customer": 7' in page.inner_text("#content-main")
+    assert not page.said
+
+
+def test_buttons_with_longer_words_are_never_cut(visit, settings, monkeypatch):
+    settings.USE_I18N, settings.LANGUAGE_CODE = True, "de"
+    # Django decides only once, from the settings, whether to translate.
+    monkeypatch.setattr(translation, "_trans", type(translation._trans)())
+    scenes.play()
+    page = visit()
+    cut = {}
+
+    for path in (OVERVIEW, "/admin/django_pgqueue/schedule/"):
+        page.goto(path)
+        assert "Anhalten" in page.inner_text("#content-main")
+        for width in (1100, 1200, 1280, 1440):
+            page.set_viewport_size({"width": width, "height": 900})
+            if found := page.evaluate(BEYOND_PANEL):
+                cut[path, width] = found
+
+    assert cut == {}
+
+
+#: Buttons that end outside their panel, which hides them.
+BEYOND_PANEL = """() => [...document.querySelectorAll('.panel button')].filter(each =>
+    each.getBoundingClientRect().right > each.closest('.panel').getBoundingClientRect().right
+).map(each => each.innerText)"""
 
 
 def test_all_messages_of_a_page_are_chosen_at_once(visit):

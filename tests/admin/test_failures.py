@@ -76,6 +76,15 @@ def with_dead(orders: BoundQueue) -> BoundQueue:
     return queue("dead")
 
 
+def test_a_button_names_the_error_that_it_retries(operator, failed):
+    text = page(operator, "message", "failures")
+
+    assert re.findall(r'aria-label="(Retry: [^"]+|Discard: [^"]+)"', text) == [
+        "Retry: card &lt;expired&gt;",
+        "Discard: card &lt;expired&gt;",
+    ]
+
+
 def test_a_group_is_an_exception_of_a_frame_with_its_words(operator, orders):
     """tests/engine/test_errors.py has more on what is of one kind."""
     places = [("KeyError: 'price'", "a"), ("KeyError: 'sku'", "a"), ("KeyError: 'price'", "b")]

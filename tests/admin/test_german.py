@@ -92,7 +92,7 @@ def test_no_page_shows_an_english_label(client, db, german):
 def test_numbers_are_written_as_the_language_does(german):
     shown = [number(1234567, exact=False), decimal(0.25), lapse(5400), percent(0.05)]
 
-    assert shown == ["≈ 1.234.567", "0,25", "1,5 h", "5 %"]
+    assert shown == ["≈\N{NO-BREAK SPACE}1.234.567", "0,25", "1,5 h", "5 %"]
 
 
 def _plain(text: str) -> str:

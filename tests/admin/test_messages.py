@@ -597,7 +597,7 @@ def test_a_search_says_how_far_it_came_and_goes_on(operator, orders, monkeypatch
     while url:
         text = operator.get(url).content.decode()
         found += re.findall(r'class="field-id"[^>]*><a [^>]+>(\d+)<', text)
-        said += re.findall(r"Searched the newest (\d+) of ≈ \d+ messages", text)
+        said += re.findall(r"Searched the newest (\d+) of ≈\s\d+ messages", text)
         following = re.search(r'<a href="([^"]+)">Go on<', text)
         url = LIST + html.unescape(following[1]) if following else ""
 

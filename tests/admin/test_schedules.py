@@ -39,6 +39,17 @@ def posted(client: Client, view: str, *args: object, **data: object) -> str:
     return response.content.decode()
 
 
+def test_a_button_names_its_schedule(admin_client, orders):
+    Schedule.objects.create(
+        name="nightly", queue=Queue.objects.get(), interval=dt.timedelta(days=1)
+    )
+
+    text = page(admin_client, "schedule")
+
+    assert 'aria-label="Run now: nightly"' in text
+    assert 'aria-label="Pause: nightly"' in text
+
+
 def test_a_schedule_is_made_and_changed(planner, orders):
     orders_pk = Queue.objects.get(name="orders").pk
 

@@ -26,6 +26,8 @@ LISTS = {
     "exports": {"lake", "exportrun"},
     "rollups": {"rollup", "rolluprun"},
 }
+#: Lists with a tab above the pages.
+TABS = {"schedule", "binding", "lake", "exportrun"}
 ALWAYS = {"queue", "message", "process", "bulkaction", "auditentry"}
 
 FIRST = {
@@ -67,7 +69,7 @@ def test_a_part_is_shown_once_its_first_row_exists(admin_client, orders, part):
     FIRST[part](Queue.objects.get(name="orders"))
 
     assert listed(admin_client) == ALWAYS | LISTS[part]
-    assert navigation(page(admin_client, "queue")) - ALWAYS == LISTS[part] & {"schedule", "binding"}
+    assert navigation(page(admin_client, "queue")) - ALWAYS == LISTS[part] & TABS
 
 
 def test_roll_ups_without_a_run_are_shown(admin_client, db):
@@ -187,6 +189,18 @@ def test_everything_is_shown_where_the_tables_cannot_be_read(admin_client, order
 
     assert listed(admin_client) == ALWAYS.union(*LISTS.values())
     assert queue("orders").send(1)  # the transaction goes on
+
+
+def test_lakes_and_export_runs_have_tabs(admin_client, orders):
+    run = ExportRun.objects.create(lake=Lake.objects.create(path="/lake"), rows=120_004)
+
+    for model in ("lake", "exportrun"):
+        text = page(admin_client, model)
+        tabs = text.partition('class="pgqueue-nav"')[2].partition("</nav>")[0]
+        url = reverse(f"admin:django_pgqueue_{model}_changelist")
+        assert f'href="{url}" aria-current="page"' in tabs
+    assert ">120,004<" in text
+    assert str(run.pk) in text
 
 
 @pytest.mark.parametrize("wrong", ["topics", ["topic"], 7, [["topics"]]])
