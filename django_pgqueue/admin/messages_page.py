@@ -25,7 +25,7 @@ from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.patience import SECONDS, limited
 from django_pgqueue.admin.places import LIVE, STANDING, Place, Standing, UnknownOutcome, outcome_of
 from django_pgqueue.admin.queries import ask
-from django_pgqueue.admin.search import MOST, Found, Search, is_number
+from django_pgqueue.admin.search import MOST, Found, Looked, Search, is_number
 from django_pgqueue.admin.suggestions import NEWEST, suggestions
 from django_pgqueue.admin.why import REASONS
 from django_pgqueue.engine.wording import error_line
@@ -165,10 +165,7 @@ class MessagesPage(Page):
         # With filters, find up to CAP + 1 messages: their number is also the count.
         limit = CAP + 1 if search.is_filtered else length + 1
         looked = search.find(limit, after)
-        count, counted_all = len(looked.found), looked.end is None
-        if not search.is_filtered and after is None and count > length:
-            count, counted_all = search.count(CAP + 1)
-        exactly = counted_all and count <= CAP
+        count, exactly = self._count(search, looked, first=after is None)
         found, rest = looked.found[:length], looked.found[length:]
         rows = read(found, SMALL, PREVIEW + 1)
         waiting = [row for row in rows if row.place in LIVE and row.place is not Place.IN_FLIGHT]
@@ -211,6 +208,13 @@ class MessagesPage(Page):
                 "go_on": "" if rest or looked.end is None else self._after(looked.end, looked.most),
             },
         )
+
+    def _count(self, search: Search, looked: Looked, *, first: bool) -> tuple[int, bool]:
+        """Return the number of messages, up to CAP + 1, and whether there are no more."""
+        count, counted_all = len(looked.found), looked.end is None
+        if first and not search.is_filtered and count > self.owner.list_per_page:
+            count, counted_all = search.count(CAP + 1)
+        return count, counted_all and count <= CAP
 
     def _searched(self, most: int) -> int | None:
         """Return the number of messages searched so far, with ``most`` on this page.
