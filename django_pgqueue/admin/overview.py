@@ -287,18 +287,18 @@ def look(queues: Sequence[Queue], *, seen: Collection[str] | None = None) -> Ove
     using, ids = queues[0].alias, [queue.pk for queue in queues]
     measured = metrics_of_all(runner(using))
     sources = _sources(queues, seen)
-    found = judged(
+    return judged(
         queues,
         {each.queue_name: each for each in measured},
         recent(using, ids),
         Failures(ids, list(sources), WINDOWS["1h"]),
         sources=sources,
         marks=recent_marks(using),
+        others=[
+            Alert(EXPORTS if fails else LATE, lake, text)
+            for lake, fails, text in exports.problems(using, seen)
+        ],
     )
-    for lake, fails, text in exports.problems(using, seen):
-        found.alerts.append(Alert(EXPORTS if fails else LATE, lake, text))
-    found.settle(using)
-    return found
 
 
 def judged(
@@ -309,6 +309,7 @@ def judged(
     *,
     sources: Mapping[int, list[str]],
     marks: Sequence[Mark],
+    others: Sequence[Alert] = (),
 ) -> Overview:
     """Return rows with alerts for these queues, the worst first.
 
@@ -318,6 +319,7 @@ def judged(
         failures: the failures of these queues in the last hour.
         sources: by queue id, the names of the queues that dead-letter into that queue.
         marks: deploys and the like, the oldest first.
+        others: further alerts, not of a queue.
     """
     failing = [pk for pk, each in history.items() if _fails(each)]
     answers = failures.ask("overview", {"failing": failing}, oldest=places.OLDEST_READABLE)
@@ -359,7 +361,7 @@ def judged(
     _add_pauses([row.alert for row in rows if row.alert and row.alert.cause is PAUSE])
     alerts = [row.alert for row in rows if row.alert]
     alerts += [alert for process in processes if (alert := _vanished(process))]
-    alerts += _long_open(answers[0][-1])
+    alerts += [*_long_open(answers[0][-1]), *others]
     for alert in alerts:
         alert.after = followed(marks, alert.since)
     found = Overview(rows, alerts, processes, list(marks), at)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import User
@@ -76,4 +78,5 @@ def test_alerts_are_text_where_there_is_no_page(ann, orders):
     text = ann.get("/operations/django_pgqueue/queue/").content.decode()
 
     assert "1 message to read" in text
-    assert '<td class="act"></td>' in text
+    [cell] = re.findall(r'<tr class="bad">.*?<td class="act">(.*?)</td>', text)
+    assert "<a " not in cell
