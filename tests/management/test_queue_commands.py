@@ -68,7 +68,7 @@ def test_an_estimate_is_marked(orders, settings, column, options):
     headings, held = call("pgqueue_queues").out.splitlines()
 
     end = headings.index(column) + len(column)
-    assert held[:end].split()[-1].startswith("~")
+    assert held[:end].split()[-2] == "≈"
 
 
 def test_the_same_can_be_had_as_json(orders):

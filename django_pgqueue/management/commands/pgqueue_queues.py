@@ -1,4 +1,4 @@
-"""Show every queue with its counts and ages. A ~ marks an estimate."""
+"""Show every queue with its counts and ages. A ≈ marks an estimate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.db import OperationalError, connections
 
-from django_pgqueue.engine.wording import age
+from django_pgqueue.engine.wording import age, amount
 from django_pgqueue.management.base import QueueCommand, seconds, table
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.types import Metrics
@@ -104,7 +104,6 @@ def _target(queue: Queue) -> str | None:
 
 
 def _row(metrics: Metrics, queue: Queue) -> list[str]:
-    about = "" if metrics.exact else "~"
     target = _target(queue)
     remarks = {
         "paused": queue.paused,
@@ -113,10 +112,10 @@ def _row(metrics: Metrics, queue: Queue) -> list[str]:
     }
     return [
         metrics.queue_name,
-        *(f"{about}{getattr(metrics, name):,}" for name in COUNTS),
+        *(amount(getattr(metrics, name), exact=metrics.exact) for name in COUNTS),
         age(metrics.oldest_age),
         age(metrics.newest_age),
-        f"{about}{metrics.archived:,}",
+        amount(metrics.archived, exact=metrics.exact),
         f"{metrics.total:,}",
         ", ".join(remark for remark, applies in remarks.items() if applies),
     ]
