@@ -550,8 +550,12 @@ def fail_then_ack(session: Session) -> None:
 
 def redrive(session: Session) -> None:
     from django_pgqueue import queue
+    from django_pgqueue.engine.audit.entry import unrecorded
 
-    queue("dead", using=session.alias).redrive()
+    # The audit log would end its entry in a statement of its own, when others may have settled
+    # the messages already.
+    with unrecorded():
+        queue("dead", using=session.alias).redrive()
     # A message that was put back may be settled again.
     for pk, operation in list(session.history.settled.items()):
         if operation == "fail":

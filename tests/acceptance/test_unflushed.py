@@ -128,7 +128,7 @@ def register() -> None:
 def beat() -> None:
     from django_pgqueue.models import Process
 
-    assert Process.objects.beat(Process.objects.get(), {}, False) is False
+    assert Process.objects.beat(Process.objects.get(), {}, [], False) == (False, False)
 
 
 def reap() -> None:
