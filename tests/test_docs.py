@@ -57,7 +57,7 @@ PURE_MODULES = [
     "pyspark_pgqueue.jobs.progress",
     "pyspark_pgqueue.rollup.figures",
     "django_pgqueue.engine.topics",
-    "django_pgqueue.engine.wake",
+    "django_pgqueue.engine.read.sleep",
     "django_pgqueue.types",
     "django_pgqueue.engine.wording",
 ]

@@ -50,10 +50,11 @@ $$;
 -- notified  whether a notification has come since the last call; true at the first call. If none has,
 --           and a send has notified less than 20 ms ago, the notification may still be on its way, so
 --           the sequence stays as it is: on a slow disk, commits that notify would wait for one another.
--- doubt     in: the result of the last call. out: while older transactions run, the id of one that began
---           after the sequence changed, by this call or by another consumer, which may be gone. The
---           older ones may be senders that saw the value before. setval assigns the id under the lock
---           by which the trigger reads the value, so younger ones saw this one. Else NULL
+-- doubt     in: the result of the last call; 0 at the first. out: while older transactions run, the id
+--           of one that began after this consumer changed the sequence; or before its first call,
+--           since the one that changed it may be gone. The older ones may be senders that saw the value
+--           before. setval assigns the id under the lock by which the trigger reads the value, so
+--           younger ones saw this one. Else NULL
 -- due       seconds until the next message is due, or until the queue's rate admits the next one; 0 if
 --           one is ready; NULL if there is none
 CREATE FUNCTION {schema}.pgqueue_fall_asleep(
@@ -67,7 +68,7 @@ BEGIN
     IF told <> 7 AND (notified OR told >> 3 NOT BETWEEN now_ms - 20 AND now_ms + 1000) THEN
         PERFORM setval(mark, 7);
         doubt := pg_current_xact_id()::text;
-    ELSIF notified THEN
+    ELSIF doubt = 0 THEN
         doubt := pg_snapshot_xmax(pg_current_snapshot())::text;
     ELSIF pg_snapshot_xmin(pg_current_snapshot())::text::bigint < doubt AND NOT EXISTS (
         SELECT FROM pg_locks WHERE mode = 'RowExclusiveLock'

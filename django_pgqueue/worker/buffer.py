@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from django_pgqueue.engine.read.sleep import Sleep
 from django_pgqueue.models import Message
 from django_pgqueue.worker.groups import Groups
 
@@ -30,8 +31,7 @@ class FetchPlan:
         self.awake = awake
         #: The time of the next fetch, by time.monotonic().
         self.at = 0.0
-        #: The wait planned after the last fetch, in seconds. It grows while fetches find nothing.
-        self.wait = 0.0
+        self.sleep = Sleep()
         #: Whether notifications arrive. If not, the queue is read more often.
         self.listening = False
         #: Whether a notification came after the last fetch began.
@@ -42,8 +42,6 @@ class FetchPlan:
         self.woken = False
         #: How many notifications in a row came in vain: another process took the message.
         self.vain = 0
-        #: What falling asleep returned: whether a message may come without a notification.
-        self.doubt: int | None = None
         #: The last fetch returned a suspect (:mod:`.quarantine`). More suspects may follow, so the
         #: next fetch asks for one message.
         self.suspicious = False
@@ -62,7 +60,7 @@ class FetchPlan:
         """
         # Set ``notified`` first: the fetch loop sets ``at`` too, and reads ``notified`` after that.
         self.notified = True
-        self.wait = 0.0
+        self.sleep.wait = 0.0
         if is_notice and self.vain > 1:
             vain = min(self.vain, _MOST_VAIN)
             wait = _LEAST_VAIN + random.uniform(0, vain)

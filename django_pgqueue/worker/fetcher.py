@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -11,7 +10,6 @@ from django.db import Error, connections
 
 from django_pgqueue import signals
 from django_pgqueue.acks import AckPolicy
-from django_pgqueue.engine.wake import longer, pause
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.models import Message
 from django_pgqueue.queues.bound import bound_to
@@ -196,30 +194,25 @@ class Fetcher(Loop):
 
     def _plan(self, subscription: Subscription, wanted: int, got: int) -> None:
         """Plan the next fetch, after one that asked for ``wanted`` messages and got ``got``."""
-        plan, handler, now = subscription.buffer.plan, subscription.handler, time.monotonic()
+        plan = subscription.buffer.plan
         plan.more = got == wanted or plan.suspicious
         if plan.more:
-            plan.wait, plan.vain = 0.0, 0
-            plan.at = now + handler.min_fetch_interval
+            plan.sleep.wait, plan.vain = 0.0, 0
+            plan.at = time.monotonic() + subscription.handler.min_fetch_interval
         else:
             self._rest(subscription, got)
 
     @staticmethod
     def _rest(subscription: Subscription, got: int) -> bool:
         """Fall asleep, and plan the next fetch. Returns whether no message is due now."""
-        plan, handler = subscription.buffer.plan, subscription.handler
+        plan = subscription.buffer.plan
         woken, plan.woken = plan.woken, False
         if got:
-            plan.wait, plan.vain = 0.0, 0
+            plan.sleep.wait, plan.vain = 0.0, 0
         elif woken:
             plan.vain += 1
-        before = plan.wait
-        due, plan.doubt = subscription.fall_asleep(woken, plan.doubt)
-        plan.wait = longer(
-            before, handler.max_fetch_interval, listening=plan.listening, doubt=plan.doubt
-        )
-        wait = plan.wait * random.uniform(0.9, 1)
-        plan.at = time.monotonic() + pause(wait, due, is_first=before == 0)
+        seconds, due = subscription.fall_asleep(plan.sleep, notified=woken)
+        plan.at = time.monotonic() + seconds
         plan.asleep = plan.listening
         if plan.notified:
             # Messages came meanwhile: fetch again soon.

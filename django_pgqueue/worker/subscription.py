@@ -15,8 +15,8 @@ from django.db import DatabaseError
 from django_pgqueue import signals
 from django_pgqueue.acks import AckPolicy
 from django_pgqueue.engine.read import grouped, reading
+from django_pgqueue.engine.read.sleep import Sleep
 from django_pgqueue.engine.rows import Deliveries
-from django_pgqueue.engine.wake import NOW
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import GroupSetting, Message, Queue
@@ -163,17 +163,14 @@ class Subscription:
         )
         return messages
 
-    def fall_asleep(self, woken: bool, doubt: int | None) -> tuple[float, int | None]:
-        """Let the next send notify, if this process listens.
-
-        Returns the seconds until the next message is due, and a doubt. Arguments and results are
-        those of :func:`~django_pgqueue.engine.read.reading.fall_asleep`.
-        """
-        opened = self.queue.opened
-        if self.buffer.plan.listening:
-            return reading.fall_asleep(opened, notified=woken, doubt=doubt)
-        due = reading.next_due(opened)
-        return 0.0 if due <= NOW else due, None
+    def fall_asleep(self, sleep: Sleep, *, notified: bool) -> tuple[float, float]:
+        """Begin a :class:`~django_pgqueue.engine.read.sleep.Sleep`; returns what it returns."""
+        return sleep.begin(
+            self.queue.opened,
+            self.handler.max_fetch_interval,
+            notified=notified,
+            listening=self.buffer.plan.listening,
+        )
 
     def extend(self, messages: Sequence[Message], seconds: float) -> set[Receipt | int]:
         """Extend leases to ``seconds`` from now. Returns the receipts of lost leases."""

@@ -15,7 +15,7 @@ from django.db import close_old_connections, connections
 
 from django_pgqueue.acks import AckPolicy, Outcome
 from django_pgqueue.engine.groups.heads import give_heads
-from django_pgqueue.engine.wake import longer, pause
+from django_pgqueue.engine.read.sleep import Sleep
 from django_pgqueue.models import Message
 from django_pgqueue.queues.bound import bound_to
 from django_pgqueue.worker.announcer import Announcer, use
@@ -140,9 +140,7 @@ class LockedWorker(Loop):
         self._subscription = subscription
         self._execution = execution
         self._reserve = reserve
-        self._wait = 0.0
-        #: What falling asleep returned: whether a message may come without a notification.
-        self._doubt: int | None = None
+        self._sleep = Sleep()
         subscription.buffer.readers.append(self._awake)
 
     def run(self) -> None:
@@ -153,20 +151,16 @@ class LockedWorker(Loop):
         if self._subscription.buffer.stopping:
             self.stop()
             return 0.0
-        woken, before = self._woken, 0.0 if self._woken else self._wait
-        self._wait = 0.0
+        woken = self._woken
         try:
             if copy_context().run(self._handle_one):
+                self._sleep.wait = 0.0
                 return 0.0
+            if woken:
+                self._sleep.wait = 0.0
             with limited():
-                due, self._doubt = self._subscription.fall_asleep(woken, self._doubt)
-            self._wait = longer(
-                before,
-                self._subscription.handler.max_fetch_interval,
-                listening=self._subscription.buffer.plan.listening,
-                doubt=self._doubt,
-            )
-            return pause(self._wait, due, is_first=before == 0)
+                seconds, _ = self._subscription.fall_asleep(self._sleep, notified=woken)
+            return seconds
         finally:
             for connection in connections.all(initialized_only=True):
                 if connection.connection is not None and left_open(connection):

@@ -8,9 +8,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import transaction
+from django.db import OperationalError, transaction
 
 from django_pgqueue.engine.read.reading import fall_asleep
+from django_pgqueue.engine.read.sleep import Sleep
+from django_pgqueue.engine.wake import THROTTLE
 from django_pgqueue.management.jobs import url_of
 from django_pgqueue.models import BoundQueue, Message
 from tests.actors import begin, call, commit, execute, rollback
@@ -145,19 +147,46 @@ def test_a_consumer_that_falls_asleep_learns_of_senders_that_may_commit_untold(
     assert after == (0.0, None)
 
 
-def test_a_consumer_learns_of_them_too_if_another_fell_asleep_before(committed_orders, actor):
-    """The other one may be gone, and with it what it learned."""
+def test_a_consumer_learns_of_them_at_its_first_call_if_another_fell_asleep_before(
+    committed_orders, actor
+):
+    """The other one may be gone, and with it what it learned. While it lives, one is enough."""
     mark(SILENT)
     actor.do(begin)
     actor.do(call, "send", "orders", 1)
     sleep()
 
-    _, doubt = sleep(notified=True)
+    _, doubt = sleep(notified=True, doubt=0)
+    _, later = sleep(notified=True)
 
     assert mark() == 7
     assert doubt is not None
+    assert later is None
     actor.do(commit)
     assert sleep(doubt=doubt) == (0.0, None)
+
+
+def test_a_reader_whose_call_failed_learns_of_them_at_the_next(committed_orders, actors):
+    sender, blocker = actors(2)
+    reader, opened = Sleep(), Message.objects.resolve("orders").opened
+    for notified in (True, False):
+        reader.begin(opened, 60, notified=notified)  # nothing is in doubt
+    mark(SILENT)
+    sender.do(begin)
+    sender.do(call, "send", "orders", 1)
+    blocker.do(begin)
+    blocker.do(execute, "LOCK TABLE pgqueue_lease")
+    run_sql("SELECT set_config('statement_timeout', '100ms', false)")
+
+    with pytest.raises(OperationalError):
+        reader.begin(opened, 60, notified=False)
+
+    run_sql("SELECT set_config('statement_timeout', '0', false)")
+    blocker.do(rollback)
+    reader.wait = 0.0
+    seconds, due = reader.begin(opened, 60, notified=False)
+    assert (mark(), due) == (7, float("inf"))
+    assert seconds < THROTTLE / 2  # soon, since a sender is at work
 
 
 @pytest.mark.parametrize("days", [None, 1])

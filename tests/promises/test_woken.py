@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from django_pgqueue import bare
-from django_pgqueue.engine import wake
+from django_pgqueue.engine.read import sleep
 from django_pgqueue.models import ArchivedMessage, Message, queue
 from tests.conftest import run_sql
 from tests.promises import players
@@ -50,7 +50,7 @@ def test_no_message_is_lost_whether_or_not_notifications_arrive(full_speed, cons
 @pytest.mark.parametrize("kind", ["NACK_ON_ERROR", "locked"])
 def test_no_consumer_sleeps_while_a_message_is_due(full_speed, consume, monkeypatch, kind):
     """The polls that find messages whatever happens are an hour away."""
-    monkeypatch.setattr(wake, "_LISTENING", (3600.0, 1.0, 3600.0))
+    monkeypatch.setattr(sleep, "_LISTENING", (3600.0, 1.0, 3600.0))
     Message.objects.create_queue("orders")
     options = {"max_fetch_interval": 3600, "max_workers": 2}
     handler = handler_of(kind, full_speed.journal, ways=["return"], work=0, **options)

@@ -28,12 +28,15 @@ VARIABLES
     notice,     \* whether a notification waits for it
     doubt,      \* the senders that were at work when it fell asleep: it polls soon, while it has seen
                 \* that one still is
+    first,      \* whether it has not fallen asleep yet
+    lone,       \* senders that only a consumer remembered which died since
     rolled      \* how many transactions rolled back
 
-vars == <<at, notifies, throttled, unread, mark, stale, owed, state, woken, notice, doubt, rolled>>
+vars == <<at, notifies, throttled, unread, mark, stale, owed, state, woken, notice, doubt, first,
+          lone, rolled>>
 sends == <<at, notifies, throttled>>
 sequence == <<mark, stale, owed>>
-consumers == <<state, woken, notice, doubt>>
+consumers == <<state, woken, notice, doubt, first, lone>>
 
 Init ==
     /\ at = [s \in Senders |-> "new"]
@@ -47,6 +50,8 @@ Init ==
     /\ woken = [c \in Consumers |-> TRUE]
     /\ notice = [c \in Consumers |-> FALSE]
     /\ doubt = [c \in Consumers |-> {}]
+    /\ first = [c \in Consumers |-> TRUE]
+    /\ lone = {}
     /\ rolled = 0
 
 AtWork == {s \in Senders : at[s] \in {"begun", "sent"}}
@@ -79,7 +84,7 @@ Commit(s) ==
     /\ unread' = unread \cup {s}
     /\ notice' = [c \in Consumers |-> notice[c] \/ notifies[s]]
     /\ notifies' = [notifies EXCEPT ![s] = FALSE]
-    /\ UNCHANGED <<throttled, sequence, state, woken, doubt, rolled>>
+    /\ UNCHANGED <<throttled, sequence, state, woken, doubt, first, lone, rolled>>
 
 RollBack(s) ==
     /\ s \in AtWork /\ rolled < Rollbacks
@@ -102,7 +107,7 @@ Read(c) ==
     /\ woken' = [woken EXCEPT ![c] = @ \/ notice[c]]
     /\ notice' = [notice EXCEPT ![c] = FALSE]
     /\ state' = [state EXCEPT ![c] = "flags"]
-    /\ UNCHANGED <<sends, sequence, doubt, rolled>>
+    /\ UNCHANGED <<sends, sequence, doubt, first, lone, rolled>>
 
 \* The first half of pgqueue_fall_asleep.
 Flag(c) ==
@@ -112,12 +117,14 @@ Flag(c) ==
        IN
        /\ doubt' = [doubt EXCEPT ![c] =
                          IF /\ \/ changes
-                               \/ woken[c] /\ Bug # "only the consumer that set it remembers them"
+                               \/ first[c] /\ Bug # "a consumer that begins does not know them"
                             /\ Bug # "senders at work are forgotten"
                          THEN AtWork ELSE @]
        /\ mark' = IF changes THEN "asleep" ELSE mark
        /\ owed' = (owed /\ ~changes)
     /\ woken' = [woken EXCEPT ![c] = FALSE]
+    /\ first' = [first EXCEPT ![c] = FALSE]
+    /\ lone' = IF first[c] THEN lone \ AtWork ELSE lone
     /\ UNCHANGED <<sends, unread, stale, notice, rolled>>
 
 \* The second half, in a snapshot of its own.
@@ -126,23 +133,24 @@ Look(c) ==
     /\ state' = [state EXCEPT ![c] =
                      IF unread = {} \/ Bug = "it does not look" THEN "sleeps" ELSE "reads"]
     /\ doubt' = [doubt EXCEPT ![c] = @ \cap AtWork]
-    /\ UNCHANGED <<sends, unread, sequence, woken, notice, rolled>>
+    /\ UNCHANGED <<sends, unread, sequence, woken, notice, first, lone, rolled>>
 
 Wake(c) ==
     /\ state[c] = "sleeps" /\ notice[c]
     /\ state' = [state EXCEPT ![c] = "reads"]
-    /\ UNCHANGED <<sends, unread, sequence, woken, notice, doubt, rolled>>
+    /\ UNCHANGED <<sends, unread, sequence, woken, notice, doubt, first, lone, rolled>>
 
 \* In doubt, soon; else after 20 ms, and after max_fetch_interval.
 Poll(c) ==
     /\ state[c] = "sleeps" /\ Bug # "nobody polls"
     /\ state' = [state EXCEPT ![c] = "reads"]
-    /\ UNCHANGED <<sends, unread, sequence, woken, notice, doubt, rolled>>
+    /\ UNCHANGED <<sends, unread, sequence, woken, notice, doubt, first, lone, rolled>>
 
 Die(c) ==
     /\ state[c] # "dead" /\ Cardinality(Consumers \ Alive) < Deaths
     /\ state' = [state EXCEPT ![c] = "dead"]
-    /\ UNCHANGED <<sends, unread, sequence, woken, notice, doubt, rolled>>
+    /\ lone' = lone \cup doubt[c]
+    /\ UNCHANGED <<sends, unread, sequence, woken, notice, doubt, first, rolled>>
 
 Next ==
     \/ \E s \in Senders : Begin(s) \/ Send(s) \/ Commit(s) \/ RollBack(s)
@@ -163,10 +171,12 @@ Overlooked ==
     /\ Alive # {}
     /\ \A c \in Alive : state[c] = "sleeps" /\ ~notice[c] /\ doubt[c] = {}
 
-\* No message is overlooked, except while it relies on a notification that is still to come or was
-\* rolled back: that of a send less than 20 ms before its own.
+\* No message is overlooked, except by the death of the consumer that knew of its sender; and except
+\* while it relies on a notification that is still to come or was rolled back: that of a send less
+\* than 20 ms before its own.
 Heard ==
-    Overlooked => \A s \in unread : throttled[s] /\ (owed \/ \E n \in Senders : notifies[n])
+    Overlooked => \A s \in unread :
+        s \in lone \/ (throttled[s] /\ (owed \/ \E n \in Senders : notifies[n]))
 
 \* Every message is read at last.
 Ends == \A s \in Senders : s \in unread ~> s \notin unread

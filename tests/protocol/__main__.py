@@ -210,7 +210,7 @@ BUGS = (
     bug_of_wake("it does not look", "Heard"),
     bug_of_wake("senders at work are forgotten", "Heard"),
     bug_of_wake(
-        "only the consumer that set it remembers them",
+        "a consumer that begins does not know them",
         "Heard",
         Consumers='{"a", "b"}',
         Rollbacks="0",

@@ -40,7 +40,7 @@ def test_nothing_between_send_and_settle_asks_a_wall_clock():
         *(PACKAGE / "tables").rglob("*.py"),
         *(PACKAGE / "queues").rglob("*.py"),
         *(PACKAGE / "handlers").rglob("*.py"),
-        *(PACKAGE / name for name in ("acks.py", "retries.py", "engine/wake.py")),
+        *(PACKAGE / name for name in ("acks.py", "retries.py", "engine/read/sleep.py")),
     ]
 
     found = {path.name: list(wall_clocks(path.read_text())) for path in paths}

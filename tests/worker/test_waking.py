@@ -14,7 +14,7 @@ from asgiref.sync import async_to_sync
 from django.db import connections
 
 from django_pgqueue import bare
-from django_pgqueue.engine import wake
+from django_pgqueue.engine.read import sleep
 from django_pgqueue.management.jobs import url_of
 from django_pgqueue.models import Message, queue
 from tests.conftest import run_sql
@@ -31,7 +31,7 @@ HOUR = 3600.0
 @pytest.fixture(autouse=True)
 def polls_an_hour_away(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_LISTENING", "_IN_DOUBT"):
-        monkeypatch.setattr(wake, name, (HOUR, 1.0, HOUR))
+        monkeypatch.setattr(sleep, name, (HOUR, 1.0, HOUR))
 
 
 def send_with_bare(body: Any) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.read import grouped
-from django_pgqueue.engine.read.reading import fall_asleep, lease
+from django_pgqueue.engine.read.reading import lease
+from django_pgqueue.engine.read.sleep import Sleep
 from django_pgqueue.engine.rows import Deliveries
 from django_pgqueue.engine.runner import Runner
-from django_pgqueue.engine.wake import CHANNEL, longer, pause
+from django_pgqueue.engine.wake import CHANNEL
 from django_pgqueue.errors import InvalidArgument
 
 __all__ = ["read_grouped_rr_with_poll", "read_grouped_with_poll", "read_with_poll"]
@@ -104,7 +105,7 @@ def _poll(
         return taken
     with _listening(queue.runner):
         # A notification may have come before LISTEN.
-        wait, notified, doubt = 0.0, True, None
+        sleep, notified = Sleep(), True
         while True:
             before, taken = taken, read()
             taken.add_ended(before)
@@ -113,11 +114,9 @@ def _poll(
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 break
-            due, doubt = fall_asleep(queue, notified=notified, doubt=doubt)
-            is_first, wait = wait == 0.0, longer(wait, interval, doubt=doubt)
-            seconds = min(remaining, pause(wait, due, is_first=is_first))
-            if notified := _wait(queue, seconds):
-                wait = 0.0
+            seconds, _ = sleep.begin(queue, interval, notified=notified)
+            if notified := _wait(queue, min(remaining, seconds)):
+                sleep.wait = 0.0
     return taken
 
 

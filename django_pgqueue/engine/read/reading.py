@@ -403,7 +403,7 @@ def fall_asleep(queue: OpenQueue, *, notified: bool, doubt: int | None) -> tuple
 
     Arguments:
         notified: whether a notification has come since the last call; True at the first.
-        doubt: what the last call returned.
+        doubt: what the last call returned; 0 at the first.
     """
     [(due, doubt)] = queue.run("read/fall_asleep", {"notified": notified, "doubt": doubt})
     return float("inf") if due is None else due, doubt

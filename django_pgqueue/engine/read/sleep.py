@@ -1,0 +1,83 @@
+"""How long a reader waits that found too few messages."""
+
+from __future__ import annotations
+
+import random
+
+from django_pgqueue.engine.open_queue import OpenQueue
+from django_pgqueue.engine.read.reading import fall_asleep, next_due
+from django_pgqueue.engine.wake import NOW, THROTTLE
+
+__all__ = ["Sleep"]
+
+# The first wait of a reader, its growth, and the longest wait: while a send may commit without a
+# notification; while none may; and without notifications.
+_IN_DOUBT = 0.002, 2.0, 0.064
+_LISTENING = THROTTLE, 3.0, float("inf")
+_POLLING = 0.008, 1.5, float("inf")
+
+
+class Sleep:
+    """The waits of one reader, from read to read."""
+
+    def __init__(self) -> None:
+        #: The last wait, in seconds. Set it to 0 when there may be messages: the waits begin anew.
+        self.wait = 0.0
+        self._doubt: int | None = 0
+
+    def begin(
+        self, queue: OpenQueue, longest: float, *, notified: bool, listening: bool = True
+    ) -> tuple[float, float]:
+        """Return the seconds until the next read, and until the next message is due;
+        the latter is zero or less if one is due now, and infinity if there is none.
+
+        Call it outside a transaction after each read that found too few messages. If ``listening``,
+        the next send notifies.
+
+        Arguments:
+            longest: the longest wait, in seconds.
+            notified: whether a notification has come since the last call; True at the first.
+            listening: whether notifications arrive. If not, waits are short.
+
+        Raises QueueNotFound.
+        """
+        before, doubt = self.wait, self._doubt
+        self._doubt = 0  # if the call fails, it may have changed the sequence
+        if listening:
+            due, doubt = fall_asleep(queue, notified=notified, doubt=doubt)
+            self._doubt = doubt
+        else:
+            due = next_due(queue)
+            due = 0.0 if due <= NOW else due
+        self.wait = longer(before, longest, listening=listening, doubt=doubt)
+        wait = self.wait * random.uniform(0.9, 1)  # processes that wake together part
+        return pause(wait, due, is_first=before == 0), due
+
+
+def longer(
+    wait: float, longest: float, *, listening: bool = True, doubt: int | None = None
+) -> float:
+    """Return the wait before the next read. The last one, after ``wait`` seconds, found too little.
+
+    Waits are short in a process that does not listen to notifications, and while there is a doubt
+    (:func:`~django_pgqueue.engine.read.reading.fall_asleep`).
+
+    >>> [longer(wait, 1.0) for wait in (0.0, 0.02, 0.5)]
+    [0.02, 0.06, 1.0]
+    >>> longer(0.0, 1.0, doubt=4711)
+    0.002
+    """
+    first, growth, most = (_IN_DOUBT if doubt else _LISTENING) if listening else _POLLING
+    return min(max(wait * growth, first), most, longest)
+
+
+def pause(wait: float, due: float, *, is_first: bool) -> float:
+    """Seconds until the next read, at most ``wait``, after one that found too few messages.
+
+    A message that is due now may have come since the read. If the next read does not find it,
+    another transaction has locked it, perhaps for long, or it does not match a condition.
+
+    >>> pause(0.02, 0.0, is_first=True), pause(0.02, 0.0, is_first=False)
+    (0.001, 0.02)
+    """
+    return min(wait, max(due, NOW)) if is_first or due > 0 else wait
