@@ -392,16 +392,24 @@ class Search(Targets):
             sql, values = term.condition(number)
             outer.append(sql)
             params |= values
-        is_live = self.place in LIVE
         if outer:
-            conditions.append(
-                "EXISTS (SELECT FROM pgqueue_message m WHERE m.id = s.id "
-                f"AND m.queue_id = {'q.id' if is_live else 's.queue_id'} "
-                f"AND m.enqueued_at = s.enqueued_at AND {' AND '.join(outer)} OFFSET 0)"
-            )
-        if self.place is not None and is_live:
+            conditions.append(self._of_message(outer))
+        if self.place is not None and self.place in LIVE:
             return listed(self.place, conditions, ordered=ordered), params
         return self._kept(conditions, backwards), params
+
+    def _of_message(self, conditions: list[str]) -> str:
+        """Return a condition on s: that its message, m, meets these conditions."""
+        tests = " AND ".join(conditions)
+        if self.place not in LIVE and self._table == "pgqueue_message":
+            # s is the message. To look it up again by its id would take three quarters of the time.
+            columns = "s.id, s.queue_id, s.enqueued_at, s.body, s.headers"
+            return f"EXISTS (SELECT FROM (SELECT {columns}) m WHERE {tests})"
+        return (
+            "EXISTS (SELECT FROM pgqueue_message m WHERE m.id = s.id "
+            f"AND m.queue_id = {'q.id' if self.place in LIVE else 's.queue_id'} "
+            f"AND m.enqueued_at = s.enqueued_at AND {tests} OFFSET 0)"
+        )
 
     def _kept(self, conditions: list[str], backwards: bool) -> str:
         """Return SQL that searches all messages, all archived ones, or the failed ones."""

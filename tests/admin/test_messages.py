@@ -651,8 +651,10 @@ def test_searches_do_not_read_all_messages(operator, orders, sql):
     looked = [q["sql"] for q in asked if "matches" in q["sql"] and "newest" not in q["sql"]]
 
     plans = "\n".join(line for each in looked for (line,) in sql("EXPLAIN " + each))
+    of_all = "\n".join(line for (line,) in sql("EXPLAIN " + looked[0]))
 
     assert len(looked) == 3
+    assert of_all.count("Scan") - of_all.count("Subquery Scan") == 1  # no look-up for each message
     of_fields = next(q["sql"] for q in asked if "newest" in q["sql"])
     plans += "\n".join(line for (line,) in sql("EXPLAIN " + of_fields))
     assert "Seq Scan on pgqueue_message" not in plans
