@@ -6,19 +6,20 @@
 -- rows were read, and whether groups have limits and rates of their own. With %(look)s waiting
 -- messages or more, their numbers are estimated from a sample of blocks; those of small groups on the
 -- page are then counted.
-WITH first AS MATERIALIZED (
-    SELECT group_key FROM pgqueue_waiting WHERE queue_id = {queue_id}
-    ORDER BY group_key, id LIMIT (SELECT %(look)s::bigint)
-),
-share AS MATERIALIZED (  -- the part of the waiting messages that is read
-    SELECT CASE WHEN (SELECT count(*) FROM first) < %(look)s::bigint THEN 1 ELSE least(
+WITH share AS MATERIALIZED (  -- the part of the waiting messages that is read
+    SELECT CASE WHEN whole THEN 1 ELSE least(
         1, %(blocks)s * current_setting('block_size')::float8
            / greatest(pg_relation_size('pgqueue_waiting'), 1)) END AS part,
-        (SELECT count(*) FROM first) < %(look)s::bigint AS whole
+        whole
+    FROM (SELECT NOT EXISTS (SELECT FROM pgqueue_waiting WHERE queue_id = {queue_id} ORDER BY group_key, id
+                             OFFSET (SELECT %(look)s::bigint - 1) LIMIT 1) AS whole OFFSET 0) w
 ),
 waiting AS (
-    SELECT group_key, count(*)::float8 AS number FROM first
-    WHERE (SELECT whole FROM share) GROUP BY group_key
+    SELECT group_key, count(*)::float8 AS number
+    FROM (SELECT group_key FROM pgqueue_waiting
+          WHERE queue_id = {queue_id} AND (SELECT whole FROM share)
+          ORDER BY group_key, id LIMIT (SELECT %(look)s::bigint)) f
+    GROUP BY group_key
     UNION ALL
     SELECT group_key, count(*) / (SELECT part FROM share)
     FROM pgqueue_waiting TABLESAMPLE SYSTEM ((SELECT 100 * part FROM share)) REPEATABLE (1)
@@ -61,7 +62,7 @@ known AS (
                      false AS paused, false AS own
               FROM waiting
               UNION ALL
-              SELECT group_key, count(*), count(*), count(*) FILTER (WHERE in_flight), bool_or(late),
+              SELECT group_key, count(*), count(*)::int, (count(*) FILTER (WHERE in_flight))::int, bool_or(late),
                      NULL, false, false
               FROM outside GROUP BY group_key
               UNION ALL
