@@ -129,7 +129,9 @@ def limited(alias: str, seconds: float) -> Iterator[None]:
     with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
         cursor.execute(
             "SELECT current_setting('statement_timeout'), current_setting('lock_timeout'), "
-            "set_config('statement_timeout', %s, true), set_config('lock_timeout', %s, true)",
+            "set_config('statement_timeout', %s, true), set_config('lock_timeout', %s, true), "
+            # It would compile statements whose costs the planner overestimates, for seconds.
+            "set_config('jit', 'off', true)",
             [milliseconds(seconds), milliseconds(0.9 * seconds)],
         )
         usual = cursor.fetchone()[:2]

@@ -44,10 +44,12 @@ def test_a_page_that_takes_too_long_says_so(admin_client, orders, monkeypatch, n
 
 def test_an_action_has_more_time_than_a_page(admin_client, committed_orders, monkeypatch, sql):
     committed_orders.send(1)
-    limits = []
+    limits: list[str] = []
+    compiled: list[str] = []
 
     def look(*args: Any, **kwargs: Any) -> Any:
         limits.append(sql("SHOW statement_timeout")[0][0])
+        compiled.append(sql("SHOW jit")[0][0])
         return Looked([], None, 0)
 
     monkeypatch.setattr(Search, "find", look)
@@ -58,6 +60,7 @@ def test_an_action_has_more_time_than_a_page(admin_client, committed_orders, mon
     admin_client.post(url, {"action": "cancel", "_selected_action": ["1"]})
 
     assert limits[0] == "10s"
+    assert compiled[0] == "off"
     assert limits[-1] == "1min"
     assert sql("SHOW statement_timeout") == [("0",)]
 
