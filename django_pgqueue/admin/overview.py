@@ -23,9 +23,9 @@ from django_pgqueue.admin.places import Place
 from django_pgqueue.database.runner import runner
 from django_pgqueue.engine.metrics.measuring import metrics_of_all
 from django_pgqueue.engine.wording import age, error_line
-from django_pgqueue.history.onset import Onset, onsets
+from django_pgqueue.history.onset import MINUTES, Minute, Onset, onsets
 from django_pgqueue.history.recent import Recent, Times, recent, times, total
-from django_pgqueue.models import Acknowledgement, AuditEntry, Mark, Process, Queue
+from django_pgqueue.models import Acknowledgement, Mark, Process, Queue
 from django_pgqueue.tables.process import ago
 from django_pgqueue.templatetags.pgqueue_admin import counted, cut, number, seconds_since
 from django_pgqueue.types import Metrics
@@ -147,6 +147,8 @@ class Row:
     oldest: float | None  # Seconds that the oldest readable message has waited.
     error: str  # The newest error in one line, if the queue's attempts fail.
     onset: Onset | None = None  # When the attempts began to fail, if they do.
+    paused_by: str | None = None  # Who paused the queue, if it is paused.
+    paused_at: dt.datetime | None = None
     times: Times = UNKNOWN
     alert: Alert | None = None
 
@@ -234,6 +236,33 @@ class Row:
         }
 
 
+class _Asked(NamedTuple):
+    """What overview.sql says of a queue."""
+
+    failed: int
+    dead: int
+    oldest: float | None
+    error_class: str | None
+    message: str | None
+    #: Minutes in which attempts ended, if the queue is failing.
+    minutes: list[dt.datetime] | None
+    attempts: list[int]
+    failed_attempts: list[int]
+    paused_by: str | None
+    paused_at: dt.datetime | None
+    #: The age of the database's oldest transaction.
+    open_for: float | None
+
+    @property
+    def error(self) -> str:
+        """The newest error in one line, if the queue is failing."""
+        return short_error(self.error_class or "", self.message) if self.message else ""
+
+    @property
+    def by_minute(self) -> list[Minute]:
+        return list(zip(self.minutes or (), self.attempts, self.failed_attempts, strict=True))
+
+
 @dataclass
 class Overview:
     """The rows and alerts of all queues."""
@@ -274,18 +303,22 @@ def is_live(process: Process) -> bool:
     return asked and seconds_since(process.heartbeat_at) <= DEAD_AFTER
 
 
-def look(queues: Sequence[Queue], *, seen: Collection[str] | None = None) -> Overview:
+def look(
+    queues: Sequence[Queue], *, seen: Collection[str] | None = None, exports_used: bool = True
+) -> Overview:
     """Measure the queues in a few statements, and find their problems. The worst queue comes first.
 
     Leaves out wait and run times, which :func:`add_times` adds.
 
     Arguments:
         seen: the names of the queues that the user may see; None: all.
+        exports_used: whether there are lakes.
     """
     if not queues:
         return Overview()
     using, ids = queues[0].alias, [queue.pk for queue in queues]
-    measured = metrics_of_all(runner(using))
+    is_known = seen is None and not any(queue.unlogged for queue in queues)
+    measured = metrics_of_all(runner(using), len(queues) if is_known else None)
     sources = _sources(queues, seen)
     return judged(
         queues,
@@ -296,7 +329,7 @@ def look(queues: Sequence[Queue], *, seen: Collection[str] | None = None) -> Ove
         marks=recent_marks(using),
         others=[
             Alert(EXPORTS if fails else LATE, lake, text)
-            for lake, fails, text in exports.problems(using, seen)
+            for lake, fails, text in (exports.problems(using, seen) if exports_used else ())
         ],
     )
 
@@ -321,11 +354,15 @@ def judged(
         marks: deploys and the like, the oldest first.
         others: further alerts, not of a queue.
     """
-    failing = [pk for pk, each in history.items() if _fails(each)]
-    answers = failures.ask("overview", {"failing": failing}, oldest=places.OLDEST_READABLE)
-    asked = {pk: rest for pk, *rest, _open_for in answers}
+    params = {
+        "failing": [pk for pk, each in history.items() if _fails(each)],
+        "paused": [queue.pk for queue in queues if queue.paused],
+    }
+    names = {"oldest": places.OLDEST_READABLE, "minutes": MINUTES}
+    asked = {pk: _Asked(*row) for pk, *row in failures.ask("overview", params, **names)}
     at = now()
-    began = onsets(queues[0].alias, failing, SHARE_NOW, at)
+    minutes = {pk: each.by_minute for pk, each in asked.items() if each.minutes}
+    began = onsets(queues[0].alias, minutes, SHARE_NOW, at)
     processes = _processes(queues)
     live = Counter(name for each in processes if is_live(each) for name in each.queues)
     rows = []
@@ -334,40 +371,45 @@ def judged(
         if backlog is None:
             continue
         happened = history.get(queue.pk, Recent())
-        failed, dead, seconds, error_class, message = asked[queue.pk]
+        told = asked[queue.pk]
         row = Row(
             queue,
-            {
-                Place.READY: backlog.ready,
-                Place.DUE: backlog.visible - backlog.ready,
-                Place.WAITING: backlog.waiting,
-                Place.IN_FLIGHT: backlog.in_flight,
-                Place.DELAYED: backlog.delayed,
-            },
+            _counts(backlog),
             backlog.length,
             {place for place in places.LIVE if place.value in backlog.estimated},
             live[queue.name],
             happened,
             happened.per_minute(at.second),
             sources.get(queue.pk, []),
-            failed,
-            dead,
-            seconds,
-            short_error(error_class or "", message) if message else "",
+            told.failed,
+            told.dead,
+            told.oldest,
+            told.error,
             began.get(queue.pk),
+            told.paused_by,
+            told.paused_at,
         )
         row.alert = _alert(row)
         rows.append(row)
-    _add_pauses([row.alert for row in rows if row.alert and row.alert.cause is PAUSE])
     alerts = [row.alert for row in rows if row.alert]
     alerts += [alert for process in processes if (alert := _vanished(process))]
-    alerts += [*_long_open(answers[0][-1]), *others]
+    alerts += [*_long_open(asked[queues[0].pk].open_for), *others]
     for alert in alerts:
         alert.after = followed(marks, alert.since)
     found = Overview(rows, alerts, processes, list(marks), at)
     found.settle(queues[0].alias)
     rows.sort(key=lambda row: row.worst)
     return found
+
+
+def _counts(backlog: Metrics) -> dict[Place, int]:
+    return {
+        Place.READY: backlog.ready,
+        Place.DUE: backlog.visible - backlog.ready,
+        Place.WAITING: backlog.waiting,
+        Place.IN_FLIGHT: backlog.in_flight,
+        Place.DELAYED: backlog.delayed,
+    }
 
 
 def _processes(queues: Sequence[Queue]) -> list[Process]:
@@ -421,6 +463,8 @@ def _alert(row: Row) -> Alert | None:
     alert.causes = [each.key for each, _text in found]
     if cause in (NO_CONSUMER, DEAD) and row.oldest is not None:
         alert.begun = now() - dt.timedelta(seconds=row.oldest)
+    if cause is PAUSE:
+        alert.since = alert.begun = row.paused_at
     if cause in (FAILING, FAILED):
         alert.harm = row.recent.lately.bad if cause is FAILING else row.bad
         alert.error = row.error
@@ -442,7 +486,8 @@ def _causes(row: Row) -> Iterator[tuple[Cause, str]]:
     if row.queue.paused:
         if row.length:
             waiting = gettext("%s waiting") % number(row.length, exact=exact)
-            yield PAUSE, waiting + (f", {future}" if future else "")
+            waiting += f", {future}" if future else ""
+            yield PAUSE, _by(row.paused_by, waiting)
     elif row.sources:
         if row.length:
             told = {"number": number(row.length, exact=exact), "queues": ", ".join(row.sources)}
@@ -453,6 +498,13 @@ def _causes(row: Row) -> Iterator[tuple[Cause, str]]:
         grows = future is not None and future.grows is not None
         yield GROWING if grows else BEHIND, to_read + rest
     yield from _failing(row)
+
+
+def _by(who: str | None, waiting: str) -> str:
+    """Return the text of a paused queue, with who paused it if that is known."""
+    if not who:
+        return waiting
+    return gettext("%(waiting)s, paused by %(user)s") % {"waiting": waiting, "user": cut(who, 80)}
 
 
 def _fails(recent: Recent) -> Cause | None:
@@ -495,23 +547,6 @@ def _vanished(process: Process) -> Alert | None:
     held = counted(process.given_back)
     told = gettext("ended without deregistering; it held %s, now released") % held
     return Alert(GONE, str(process), told, since=process.gone_at, harm=process.given_back)
-
-
-def _add_pauses(alerts: Sequence[Alert]) -> None:
-    """Add to each alert who paused the queue, and when."""
-    by_id = {alert.queue.pk: alert for alert in alerts if alert.queue}
-    if not by_id:
-        return
-    # Pauses of groups and schedules have arguments.
-    entries = AuditEntry.objects.filter(
-        queue_id__in=list(by_id), operation="pause", arguments={}
-    ).order_by("queue_id", "-id")
-    for entry in entries.distinct("queue_id"):
-        alert = by_id[entry.queue_id or 0]
-        waiting, semicolon, rest = alert.text.partition(";")
-        told = {"waiting": waiting, "user": cut(entry.who, 80)}
-        alert.text = gettext("%(waiting)s, paused by %(user)s") % told + semicolon + rest
-        alert.since = alert.begun = entry.at
 
 
 def short_error(error_class: str, message: str) -> str:

@@ -73,7 +73,8 @@ class FiguresPage(Page):
     def look(self) -> Overview:
         """Measure all queues that the user may see."""
         queues = self.owner.get_queryset(self.request).order_by("name")
-        return look(list(queues[:MOST_QUEUES]), seen=self.seen)
+        exports_used = is_shown(self.request, "exports")
+        return look(list(queues[:MOST_QUEUES]), seen=self.seen, exports_used=exports_used)
 
     def context(self) -> dict[str, Any]:
         """Return the URLs and permissions that the templates need."""
@@ -111,8 +112,14 @@ class FiguresPage(Page):
 
 
 def drawn(row: Row) -> dict[str, Any]:
-    """Return a row with its bar and its sparkline."""
-    return {"row": row, "bar": _bar(row.counts, row.length), "spark": spark([row], *SPARK)}
+    """Return a row with its bar, the bar in words, and its sparkline."""
+    counts = [f"{place} {number(count)}" for place, count in row.counts.items() if count]
+    return {
+        "row": row,
+        "bar": _bar(row.counts, row.length),
+        "places": ", ".join(counts),
+        "spark": spark([row], *SPARK),
+    }
 
 
 def _bar(counts: Mapping[Place, int], length: int) -> list[tuple[str, float, float]]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django.db import connections
@@ -30,6 +29,8 @@ _MOST = 1000
 
 #: The start of a minute, its attempts, and those that failed.
 Minute = tuple[dt.datetime, int, int]
+#: SQL for a queue ``q``: three arrays, which make its minutes of the last hour.
+MINUTES = statement("onset/minutes")
 
 
 class Onset(NamedTuple):
@@ -40,40 +41,35 @@ class Onset(NamedTuple):
     is_earlier: bool
 
 
-def onsets(alias: str, queues: Sequence[int], share: float, at: dt.datetime) -> dict[int, Onset]:
+def onsets(
+    alias: str, minutes: Mapping[int, Sequence[Minute]], share: float, at: dt.datetime
+) -> dict[int, Onset]:
     """Return when the attempts of queues began to fail, by queue id.
 
     Leaves out queues whose failures ended before the last ten minutes.
 
     Arguments:
+        minutes: the minutes of each queue, the oldest first: see ``MINUTES``.
         share: the share of failed attempts from which a queue is failing.
         at: the present.
     """
-    if not queues:
-        return {}
-    minutes: dict[int, list[Minute]] = defaultdict(list)
-    for queue_id, *minute in _ask(alias, "minutes", queues=list(queues)):
-        minutes[queue_id].append(tuple(minute))
     found = {pk: start for pk, each in minutes.items() if (start := _start(each, share, at))}
-    failures = _ask(
-        alias,
-        "failures",
-        queues=list(found),
-        first=[start - LATE for start in found.values()],
-        until=[start + _MINUTE + LATE for start in found.values()],
-        most=_MOST,
-    )
+    if not found:
+        return {}
+    params: dict[str, Any] = {
+        "queues": list(found),
+        "first": [start - LATE for start in found.values()],
+        "until": [start + _MINUTE + LATE for start in found.values()],
+        "most": _MOST,
+    }
+    with connections[alias].cursor() as cursor:
+        cursor.execute(statement("onset/failures"), params)
+        failures = cursor.fetchall()
     seconds = {pk: _rise([found[pk] - LATE, *times]) for pk, times in failures}
     return {
         pk: Onset(seconds.get(pk, start), start - 2 * _MINUTE < at - _HOUR)
         for pk, start in found.items()
     }
-
-
-def _ask(alias: str, name: str, **params: Any) -> list[tuple[Any, ...]]:
-    with connections[alias].cursor() as cursor:
-        cursor.execute(statement(f"onset/{name}"), params)
-        return list(cursor.fetchall())
 
 
 def _start(minutes: Sequence[Minute], share: float, at: dt.datetime) -> dt.datetime | None:

@@ -1,13 +1,14 @@
--- {onset/minutes}: the attempts of queues in each minute of the last hour, and those that failed.
-SELECT queue_id, bucket,
-       (sum({succeeded}) + sum({failed}) + sum(dead_lettered) + sum(retried))::bigint AS attempts,
-       (sum({failed}) + sum(dead_lettered) + sum(retried))::bigint
-FROM pgqueue_history
-WHERE seconds = 60 AND bucket >= date_trunc('minute', statement_timestamp()) - interval '1 hour'
-  AND queue_id = ANY(%(queues)s)
-GROUP BY queue_id, bucket
-HAVING sum({succeeded}) + sum({failed}) + sum(dead_lettered) + sum(retried) > 0
-ORDER BY queue_id, bucket
+-- {onset/minutes}: the minutes of the last hour in which attempts of queue q ended, as three arrays:
+-- when a minute began, its attempts, and those that failed. Part of other statements.
+SELECT array_agg(bucket ORDER BY bucket) AS minutes, array_agg(attempts ORDER BY bucket) AS attempts,
+       array_agg(failed ORDER BY bucket) AS failed
+FROM (SELECT bucket, (sum({succeeded}) + sum({failed}) + sum(dead_lettered) + sum(retried))::bigint AS attempts,
+             (sum({failed}) + sum(dead_lettered) + sum(retried))::bigint AS failed
+      FROM pgqueue_history
+      WHERE seconds = 60 AND bucket >= date_trunc('minute', statement_timestamp()) - interval '1 hour'
+        AND queue_id = q.id
+      GROUP BY bucket) m
+WHERE attempts > 0
 
 -- {onset/failures}: the times of failed attempts, the oldest first, between two times for each queue
 SELECT q.id, array_agg(a.at ORDER BY a.at)

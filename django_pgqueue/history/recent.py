@@ -73,6 +73,9 @@ class Recent:
     @classmethod
     def sum(cls, every: Iterable[Recent]) -> Recent:
         """Return the sum of several queues' counts, slot by slot."""
+        every = list(every)
+        if len(every) == 1:
+            return every[0]
         slots = [total(slots) for slots in zip(*(each.slots for each in every), strict=True)]
         return cls(slots) if slots else cls()
 

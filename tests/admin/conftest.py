@@ -134,7 +134,7 @@ def page(client: Client, model: str, view: str = "changelist", *args: object, **
 
 
 #: The most queries of a page, and further ones for a user's permissions: a superuser has all.
-MOST, OF_PERMISSIONS = 17, 2
+MOST, OF_PERMISSIONS = 15, 2
 
 
 class Shown(NamedTuple):

@@ -53,7 +53,7 @@ def test_each_queue_has_a_row_whose_numbers_add_up(operator, orders):
         "Consumers": "0",
     }
     assert set(found["mails"].values()) == {""}
-    bar = '"ready 1 due 1 waiting 1 in flight 4 delayed 1 "'
+    bar = '"ready 1, due 1, waiting 1, in flight 4, delayed 1"'
     assert f"aria-label={bar}" in page(operator, "queue")
 
 

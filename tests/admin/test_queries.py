@@ -12,7 +12,7 @@ from tests.admin.conftest import MOST, act, consumer, page, queries
 from tools.screenshots import pages
 
 
-def test_no_page_asks_more_than_17_times(client, db):
+def test_no_page_asks_more_than_15_times(client, db):
     client.force_login(scenes.superuser())
     scenes.play()
     asked = {}
@@ -26,7 +26,7 @@ def test_no_page_asks_more_than_17_times(client, db):
     assert {name: number for name, number in asked.items() if number > MOST} == {}
 
 
-def test_page_of_a_message_that_has_everything_asks_no_more_than_17_times(
+def test_page_of_a_message_that_has_everything_asks_no_more_than_15_times(
     client, orders, dead_letters
 ):
     """A dead letter of 5 MB with failed attempts, group neighbours and a log."""

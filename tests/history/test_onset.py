@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.utils.timezone import now
 
-from django_pgqueue.history.onset import onsets
+from django_pgqueue.history.onset import MINUTES, onsets
 from django_pgqueue.models import Attempt, History, Queue
 
 MINUTE, SECOND = dt.timedelta(minutes=1), dt.timedelta(seconds=1)
@@ -45,7 +46,10 @@ def lived(present: dt.datetime, *minutes: tuple[int, int], failed_at: Sequence[f
 
 def onset(present: dt.datetime) -> tuple[float, bool] | None:
     """The seconds before the present at which it began, and whether it may have begun before."""
-    found = onsets("default", [Queue.objects.get().pk], 0.04, present).get(Queue.objects.get().pk)
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT q.id, m.* FROM pgqueue_queue q CROSS JOIN LATERAL ({MINUTES}) m")
+        [(pk, *minutes)] = cursor.fetchall()
+    found = onsets("default", {pk: list(zip(*minutes, strict=True))}, 0.04, present).get(pk)
     return found and ((present - found.at).total_seconds(), found.is_earlier)
 
 

@@ -39,19 +39,23 @@ def metrics(queue: OpenQueue) -> Metrics:
     return _metrics(queue.name, _Row(*row), limit, limit)
 
 
-def metrics_of_all(runner: Runner) -> list[Metrics]:
+def metrics_of_all(runner: Runner, number: int | None = None) -> list[Metrics]:
     """:func:`metrics` of every queue of a database, sorted by name, in one statement.
 
     Counts above a limit are estimates; the more queues, the lower the limit. The number of archived
     messages comes from statistics that lag by seconds. Ages are those of the counted
     messages and of the ready message that is last in line.
+
+    Arguments:
+        number: how many queues there are, if the caller knows it, and that none is unlogged.
     """
-    [(queues, *_)] = runner.run(
-        f"SELECT count(*), {_FLUSH}, count(CASE WHEN unlogged THEN pgqueue_clear_lost(id) END) "
-        "FROM pgqueue_queue"
-    )
+    if number is None:
+        [(number, *_)] = runner.run(
+            f"SELECT count(*), {_FLUSH}, count(CASE WHEN unlogged THEN pgqueue_clear_lost(id) END) "
+            "FROM pgqueue_queue"
+        )
     exact = int(runner.settings.EXACT_COUNT_LIMIT)
-    limit = min(exact, max(LEAST_COUNTED, exact // max(queues, 1)))
+    limit = min(exact, max(LEAST_COUNTED, exact // max(number, 1)))
     sql = compose("metrics/metrics_all", {"of": "q.id"})
     rows = runner.run(sql, {"limit": limit + 1, "enough": ENOUGH + 1})
     return [_metrics(name, _Row(*row), limit, most - 1) for name, most, *row in rows]
