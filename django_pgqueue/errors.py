@@ -177,9 +177,9 @@ class MessageFailed(PgQueueError):
 
     def __init__(self, name: str, message_id: int, error: str) -> None:
         self.error = error
-        first = error.strip().splitlines()[0] if error.strip() else "no reason given"
+        line = error_line(error) or "no reason given"
         super().__init__(
-            f"Message {message_id} of queue {name!r} failed: {first}. Its attempts are in "
+            f"Message {message_id} of queue {name!r} failed: {line}. Its attempts are in "
             f"queue({name!r}).attempts({message_id})."
         )
 
@@ -290,3 +290,18 @@ class ImmutableMessage(PgQueueError):
         super().__init__(
             "A message is immutable once sent. Send a new one, or use set_vt, archive or delete."
         )
+
+
+def error_line(error: str) -> str:
+    """Return the line that names an error: the last one of a bare traceback, else the first.
+
+    ``engine/errors.sql`` has the same rule.
+
+    >>> error_line("no such card")
+    'no such card'
+    >>> error_line("Traceback (most recent call last):\\n  File x, line 1\\nKeyError: 7\\n")
+    'KeyError: 7'
+    """
+    lines = error.strip().split("\n")
+    is_bare = lines[0].startswith("Traceback (most recent call last)")
+    return lines[-1 if is_bare else 0]

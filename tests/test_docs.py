@@ -60,6 +60,7 @@ PURE_MODULES = [
     "django_pgqueue.engine.read.sleep",
     "django_pgqueue.types",
     "django_pgqueue.engine.wording",
+    "django_pgqueue.errors",
 ]
 
 

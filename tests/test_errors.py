@@ -44,3 +44,10 @@ def test_an_error_travels_between_processes(error):
 def test_errors_are_also_those_of_the_language():
     assert issubclass(errors.QueueNotFound, LookupError)
     assert issubclass(errors.InvalidArgument, ValueError)
+
+
+def test_a_failure_is_named_by_the_exceptions_line_of_a_bare_traceback():
+    traceback = "Traceback (most recent call last):\n  File x, line 1\nKeyError: 7\n"
+
+    assert "failed: KeyError: 7." in str(errors.MessageFailed("orders", 7, traceback))
+    assert "failed: no reason given." in str(errors.MessageFailed("orders", 7, " "))

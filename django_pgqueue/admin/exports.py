@@ -17,7 +17,8 @@ from django.utils.translation import gettext_lazy
 from django_pgqueue.admin import generic
 from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.base import PageAdmin, RecordAdmin, column
-from django_pgqueue.engine.wording import age, error_line
+from django_pgqueue.engine.wording import age
+from django_pgqueue.errors import error_line
 from django_pgqueue.maintenance import lakes
 from django_pgqueue.maintenance.lakes import LakeHealth
 from django_pgqueue.models import ExportRun, Lake

@@ -31,7 +31,7 @@ from django_pgqueue.admin.queue_actions import PausePage
 from django_pgqueue.admin.search import Found, is_number
 from django_pgqueue.admin.why import REASONS
 from django_pgqueue.engine import arguments
-from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.errors import InvalidArgument, error_line
 from django_pgqueue.models import BoundGroup, Message, Queue
 from django_pgqueue.queues.bound import bound_to
 from django_pgqueue.queues.bulk import Kind
@@ -151,7 +151,7 @@ class GroupPage(_GroupPage):
                 "queue_link": self.owner.queue_link(pk, queue),
                 "groups_url": self.url("queue_groups", pk),
                 "group": group,
-                "error": cut((line.error or "").strip().partition("\n")[0], 200),
+                "error": cut(error_line(line.error or ""), 200),
                 "number": number(min(group.number, MOST_COUNTED) if more_wait else group.number)
                 + ("+" if more_wait or not line.whole else ""),
                 "waiting": f"{number(MOST_COUNTED)}+" if more_wait else number(line.number_waiting),

@@ -28,7 +28,7 @@ from django_pgqueue.admin.queries import ask
 from django_pgqueue.admin.search import MOST, Found, Looked, Search, is_number
 from django_pgqueue.admin.suggestions import NEWEST, suggestions
 from django_pgqueue.admin.why import REASONS
-from django_pgqueue.engine.wording import error_line
+from django_pgqueue.errors import error_line
 from django_pgqueue.models import Queue
 from django_pgqueue.queues.bulk import Kind
 from django_pgqueue.templatetags.pgqueue_admin import EMPTY, cut, number

@@ -22,7 +22,8 @@ from django_pgqueue.admin.outlook import Outlook, outlook
 from django_pgqueue.admin.places import Place
 from django_pgqueue.database.runner import runner
 from django_pgqueue.engine.metrics.measuring import metrics_of_all
-from django_pgqueue.engine.wording import age, error_line
+from django_pgqueue.engine.wording import age
+from django_pgqueue.errors import error_line
 from django_pgqueue.history.onset import MINUTES, Minute, Onset, onsets
 from django_pgqueue.history.recent import Recent, Times, recent, times, total
 from django_pgqueue.models import Acknowledgement, Mark, Process, Queue

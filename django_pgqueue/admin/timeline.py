@@ -16,7 +16,8 @@ from django.utils.translation import ngettext
 
 from django_pgqueue.admin.places import Place, Standing, Surroundings, outcome_of
 from django_pgqueue.admin.why import process_name
-from django_pgqueue.engine.wording import age, error_line
+from django_pgqueue.engine.wording import age
+from django_pgqueue.errors import error_line
 from django_pgqueue.models import ArchivedMessage, Attempt, Message
 from django_pgqueue.templatetags.pgqueue_admin import cut, lapse, number, seconds_since, visible
 

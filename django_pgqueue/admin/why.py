@@ -12,7 +12,8 @@ from django.utils.translation import gettext_lazy, ngettext_lazy
 from django_pgqueue.admin import places
 from django_pgqueue.admin.places import MOST_COUNTED, Place, Standing, Surroundings
 from django_pgqueue.engine import arguments
-from django_pgqueue.engine.wording import age, error_line
+from django_pgqueue.engine.wording import age
+from django_pgqueue.errors import error_line
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.queues.bound import bound_to
 from django_pgqueue.templatetags.pgqueue_admin import (

@@ -20,21 +20,6 @@ def amount(number: int, *, exact: bool = True) -> str:
     return f"{number:,}" if exact else f"≈ {number:,}"
 
 
-def error_line(error: str) -> str:
-    """Return the line that names an error: the last one of a bare traceback, else the first.
-
-    ``errors.sql`` has the same rule.
-
-    >>> error_line("no such card")
-    'no such card'
-    >>> error_line("Traceback (most recent call last):\\n  File x, line 1\\nKeyError: 7\\n")
-    'KeyError: 7'
-    """
-    lines = error.strip().split("\n")
-    is_bare = lines[0].startswith("Traceback (most recent call last)")
-    return lines[-1 if is_bare else 0]
-
-
 def age(seconds: float | None) -> str:
     """Format a length of time in its two largest units; "-" for None.
 
