@@ -27,6 +27,7 @@ from django_pgqueue.admin.places import LIVE, STANDING, Place, Standing, Unknown
 from django_pgqueue.admin.queries import ask
 from django_pgqueue.admin.search import MOST, Found, Looked, Search, is_number
 from django_pgqueue.admin.suggestions import NEWEST, suggestions
+from django_pgqueue.admin.timeline import DeadLetter, dead_letter
 from django_pgqueue.admin.why import REASONS
 from django_pgqueue.errors import error_line
 from django_pgqueue.models import Queue
@@ -65,6 +66,7 @@ class Listed(NamedTuple):
     archived_at: dt.datetime | None
     outcome_read_ct: int | None
     error: str | None  # Also the error of a dead letter.
+    died: DeadLetter | None
     standing: Standing | None
     reason: object  # Why the message is not delivered now, in words; "" in exports.
 
@@ -75,12 +77,25 @@ class Listed(NamedTuple):
         return outcome_of(self.state) if self.state else None
 
     @property
+    def shown_state(self) -> object:
+        """The place in words. A dead letter is one wherever it is in its queue."""
+        return _("dead letter") if self.died else EMPTY if self.place is None else self.place
+
+    @property
+    def sent_at(self) -> dt.datetime:
+        """When the message was sent; a dead letter, to the queue that it came from."""
+        return (self.died and self.died.sent_at) or self.enqueued_at
+
+    @property
     def deliveries(self) -> int:
-        return self.standing.read_ct if self.standing else self.outcome_read_ct or 0
+        before = (self.died and self.died.deliveries) or 0
+        return before + (self.standing.read_ct if self.standing else self.outcome_read_ct or 0)
 
     @property
     def turn(self) -> dt.datetime | None:
-        """When the message was archived, or when it can be read. None if waiting."""
+        """When the message was archived, died, or can be read. None if waiting."""
+        if self.died and self.died.died_at:
+            return self.died.died_at
         if self.standing is None or self.standing.place is Place.WAITING:
             return self.archived_at
         return self.standing.vt or self.enqueued_at
@@ -135,12 +150,13 @@ def read(found: Sequence[Found], bodies: int = EXPORTED, length: int | None = No
         "length": length,
     }
     rows = ask("messages", params, of_message=STANDING)
-    width = Listed._fields.index("standing")
+    width = Listed._fields.index("died")
     told = {}
     for row in rows:
-        place, *rest = row[width:]
+        header, place, *rest = row[width:]
+        died = dead_letter(json.loads(header)) if header else None
         standing = Standing(Place(place), *rest) if place else None
-        told[row[0]] = Listed._make([*row[:width], standing, ""])
+        told[row[0]] = Listed._make([*row[:width], died, standing, ""])
     return [told[each.pk] for each in found if each.pk in told]
 
 
@@ -181,6 +197,9 @@ class MessagesPage(Page):
                 "tabs": self._tabs(search),
                 "rows": rows,
                 "with_queue": not search.queues or len(search.queues) > 1,
+                "turn": _("Readable or ended")
+                if not rows or not all(row.died for row in rows)
+                else capfirst(_("dead letter since")),
                 "with_reasons": any(reasons.values()),
                 "with_errors": any(row.first_line for row in rows),
                 # The URL that reverses the order, for the column by which the list is sorted.

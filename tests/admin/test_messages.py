@@ -14,10 +14,12 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils.dateparse import parse_datetime
 
 from django_pgqueue import queue
 from django_pgqueue.admin import messages, messages_page, search, suggestions
 from django_pgqueue.models import ArchivedMessage, AuditEntry, BoundQueue, Message, Queue
+from django_pgqueue.templatetags.pgqueue_admin import when
 from tests.admin.conftest import act, confirm, ids, overview, page, plain, rows, shown
 
 LIST = "/admin/django_pgqueue/message/"
@@ -335,6 +337,32 @@ def test_dead_letter_shows_why_it_died(operator, orders, dead_letters):
 
     error = text.partition("pgqueue-timeline")[2].partition("</pre>")[0]
     assert "no such card\n  File &lt;one&gt;, line 7\n  File two, line 8" in error
+
+
+def test_a_list_says_what_dead_letters_are_since_when_and_why(operator, orders, dead_letters, sql):
+    pk = orders.send(1)
+    for table in ("message", "ready"):
+        sql(f"UPDATE pgqueue_{table} SET enqueued_at = enqueued_at - interval '90 min'")
+    [message] = orders.read()
+    orders_sent_at = message.enqueued_at
+    message.reject("Traceback (most recent call last):\n  File x\nKeyError: 7")
+    sent_to_it = dead_letters.send(2)
+
+    of_dead = {"queue": Queue.objects.get(name="dead").pk}
+    mixed = {int(row["id"]): row for row in rows(operator, "message", **of_dead)}
+    heads = plain(page(operator, "message", **of_dead))
+    dead_letters.cancel(sent_to_it)
+    [dead] = rows(operator, "message", **of_dead, state="ready")
+    of_dead_only = plain(page(operator, "message", **of_dead, state="ready"))
+
+    header = Message.objects.get(pk=pk).headers["x-dead-letter"]
+    assert (mixed[pk]["state"], mixed[sent_to_it]["state"]) == ("dead letter", "ready")
+    assert (dead["state"], dead["deliveries"], dead["error"]) == ("dead letter", "1", "KeyError: 7")
+    assert dead["turn"] == plain(when(parse_datetime(header["dead_lettered_at"])))
+    assert dead["sent"] == plain(when(orders_sent_at))
+    assert "Readable or ended" in heads
+    assert "Dead letter since" not in heads
+    assert "Dead letter since" in of_dead_only
 
 
 @pytest.mark.parametrize("told", ["text", {"error": 7}, {"error": None}, [], None])
