@@ -50,6 +50,9 @@ PLACES = {
 #: Maximum number of ids, and of characters of a value, that a row shows.
 MOST_SHOWN, LONGEST = 5, 60
 
+#: The argument of an entry whose count is an estimate.
+_ESTIMATE = "estimate"
+
 
 def details(
     entry: AuditEntry, action_url: Callable[[int], str], message_link: Callable[[int, int], str]
@@ -77,8 +80,9 @@ def _pairs(
             more = ", …" if len(value) > MOST_SHOWN or "of" in given else ""
             name = _("messages") if key == "ids" else _("copies")
             yield name, format_html("{}{}", format_html_join(", ", "{}", links), more)
-        elif key != "of":
-            is_change = entry.operation == "alter" and isinstance(value, list) and len(value) == 2
+        elif key not in ("of", _ESTIMATE):
+            changes = entry.operation in ("alter", "reset")
+            is_change = changes and isinstance(value, list) and len(value) == 2
             yield key, " → ".join(map(_plain, value)) if is_change else _plain(value)
 
 
@@ -145,7 +149,8 @@ class AuditEntryAdmin(RecordAdmin):
     def how_many(self, entry: AuditEntry) -> str:
         if entry.count is None:
             return EMPTY
-        return number(entry.count) if entry.ended_at else _("%s so far") % number(entry.count)
+        told = number(entry.count, exact=_ESTIMATE not in entry.arguments)
+        return told if entry.ended_at else _("%s so far") % told
 
     @admin.display(description=gettext_lazy("details"))
     def how(self, entry: AuditEntry) -> str:

@@ -6,7 +6,6 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.db import transaction
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
@@ -257,10 +256,7 @@ class GroupSettingsPage(_GroupPage):
                     "; ".join(str(text) for told in form.errors.values() for text in told)
                 )
             given = form.cleaned_data
-            with transaction.atomic(using=queue.alias):
-                group.rate(None)  # so that neither setting is checked with an old one
-                group.limit(given["limit"])
-                group.rate(given["rate"] or None, burst=given["burst"])
+            group.limits(limit=given["limit"], rate=given["rate"] or None, burst=given["burst"])
         except InvalidArgument as error:
             self.tell(str(error), messages.ERROR)
             return HttpResponseRedirect(self.group_url(pk, key))

@@ -31,14 +31,37 @@ BEGIN
 END
 $$;
 
--- The number of messages in a queue, for the entry of its drop.
-CREATE FUNCTION {schema}.pgqueue_held(queue_number integer) RETURNS bigint
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT (SELECT count(*) FROM {schema}.pgqueue_ready WHERE queue_id = queue_number)
-         + (SELECT count(*) FROM {schema}.pgqueue_waiting WHERE queue_id = queue_number)
-         + (SELECT count(*) FROM {schema}.pgqueue_deferred WHERE queue_id = queue_number)
-         + (SELECT coalesce(sum(cardinality(ids)), 0) FROM {schema}.pgqueue_lease
-            WHERE queue_id = queue_number)
+-- Records a dropped queue with the number of its messages. Of more than 10,000 in a table it is the
+-- estimate of the server's statistics, which the entry says: a drop must not wait for a count.
+CREATE FUNCTION {schema}.pgqueue_drop_audited(queue_number integer, queue text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    most constant bigint := 10000;
+    counted bigint[];
+    held bigint;
+    is_estimate boolean;
+BEGIN
+    SELECT ARRAY[
+        (SELECT count(*) FROM (SELECT FROM {schema}.pgqueue_ready WHERE queue_id = queue_number
+                               ORDER BY -priority, turn LIMIT (SELECT most + 1)) r),
+        (SELECT count(*) FROM (SELECT FROM {schema}.pgqueue_waiting WHERE queue_id = queue_number
+                               ORDER BY group_key, id LIMIT (SELECT most + 1)) w),
+        (SELECT count(*) FROM (SELECT FROM {schema}.pgqueue_deferred WHERE queue_id = queue_number
+                               ORDER BY vt LIMIT (SELECT most + 1)) d),
+        (SELECT coalesce(sum(cardinality(ids)), 0)
+         FROM (SELECT ids FROM {schema}.pgqueue_lease WHERE queue_id = queue_number
+               ORDER BY vt LIMIT (SELECT most + 1)) l)]
+    INTO counted;
+    SELECT sum(each), bool_or(each > most) INTO held, is_estimate FROM unnest(counted) AS each;
+    IF is_estimate THEN
+        SELECT greatest(held, sum(sign * pg_stat_get_live_tuples(relid))) INTO held
+        FROM (VALUES (1, 'message'), (-1, 'archive')) AS own (sign, name),
+             pg_partition_tree(to_regclass('{schema}.pgqueue_' || name || '_q' || queue_number));
+    END IF;
+    PERFORM {schema}.pgqueue_audit(
+        'drop', queue_number, queue,
+        CASE WHEN is_estimate THEN '{"estimate": true}' ELSE '{}' END::jsonb, held);
+END
 $$;
 
 -- Records a changed row. The argument is the kind of its object. A change has the old value and the
@@ -56,21 +79,23 @@ DECLARE
         -> CASE kind WHEN 'queue' THEN 'id' ELSE 'queue_id' END;
     queue text := CASE kind WHEN 'queue' THEN coalesce(old_row, new_row)->>'name' END;
     unrecorded text[] := '{id,name,pattern,path,queue_id,has_slots,created_at,bound_at,declared,'
-        'ended_at,next_run_at,last_run_at,error,dead_letter_queue_id}';
+        'ended_at,next_run_at,last_run_at,error,dead_letter_queue_id,exported_below,exported_at,'
+        'system,body_schemas}';
     changes jsonb;
 BEGIN
     IF kind = 'queue' AND coalesce(new_row, old_row)->>'name' = 'dropped-' || number THEN
         -- pgmq.drop_queue() renames the queue; maintenance deletes it later.
         IF TG_OP = 'UPDATE' AND old_row->'name' <> new_row->'name' THEN
-            PERFORM {schema}.pgqueue_audit(
-                'drop', number, queue, '{}', {schema}.pgqueue_held(number));
+            PERFORM {schema}.pgqueue_drop_audited(number, queue);
         END IF;
         RETURN NULL;
     END IF;
     IF TG_OP = 'DELETE' THEN
-        PERFORM {schema}.pgqueue_audit(
-            'drop', number, queue, subject,
-            CASE kind WHEN 'queue' THEN {schema}.pgqueue_held(number) END);
+        IF kind = 'queue' THEN
+            PERFORM {schema}.pgqueue_drop_audited(number, queue);
+        ELSE
+            PERFORM {schema}.pgqueue_audit('drop', number, queue, subject);
+        END IF;
         RETURN NULL;
     END IF;
     IF kind = 'queue' THEN
@@ -103,23 +128,38 @@ BEGIN
 END
 $$;
 
--- Records changed settings of groups: of one group with its settings, of many with their number.
+-- Records changed settings of groups: of one group with the old values and the new ones, of many
+-- with their number.
 CREATE FUNCTION {schema}.pgqueue_groups_audited() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     each record;
+    changes jsonb;
 BEGIN
-    FOR each IN
+    FOR each IN EXECUTE format($query$
         SELECT queue_id, count(*) AS groups, min(group_key) AS key,
-               (array_agg(to_jsonb(c)))[1] AS settings
-        FROM changed c GROUP BY queue_id
+               (array_agg(old_row))[1] AS old_row, (array_agg(new_row))[1] AS new_row
+        FROM (SELECT coalesce(n.queue_id, o.queue_id) AS queue_id,
+                     coalesce(n.group_key, o.group_key) AS group_key,
+                     coalesce(to_jsonb(o), '{"paused": false}') AS old_row,
+                     coalesce(to_jsonb(n), '{"paused": false}') AS new_row
+              FROM %s o FULL JOIN %s n USING (id)) changed
+        WHERE old_row <> new_row GROUP BY queue_id $query$,
+        CASE TG_OP WHEN 'INSERT' THEN '(SELECT * FROM new_rows WHERE false)' ELSE 'old_rows' END,
+        CASE TG_OP WHEN 'DELETE' THEN '(SELECT * FROM old_rows WHERE false)' ELSE 'new_rows' END)
     LOOP
+        SELECT jsonb_object_agg(key, jsonb_build_array(each.old_row -> key, each.new_row -> key))
+        INTO changes FROM unnest(ARRAY['paused', 'limit', 'rate', 'burst']) AS key
+        WHERE coalesce(each.old_row -> key, 'null') <> coalesce(each.new_row -> key, 'null');
         PERFORM {schema}.pgqueue_audit(
-            CASE TG_OP WHEN 'DELETE' THEN 'reset' ELSE 'alter' END, each.queue_id, NULL,
+            CASE WHEN TG_OP = 'DELETE' THEN 'reset'
+                 WHEN each.groups > 1 OR changes - 'paused'::text <> '{}' THEN 'alter'
+                 WHEN (each.new_row ->> 'paused')::boolean THEN 'pause' ELSE 'resume' END,
+            each.queue_id, NULL,
             CASE WHEN each.groups > 1 THEN jsonb_build_object('groups', each.groups)
-                 WHEN TG_OP = 'DELETE' THEN jsonb_build_object('group', each.key)
-                 ELSE jsonb_build_object('group', each.key)
-                      || jsonb_strip_nulls(each.settings - '{id,queue_id,group_key}'::text[]) END);
+                 WHEN TG_OP <> 'DELETE' AND changes - 'paused'::text = '{}'
+                 THEN jsonb_build_object('group', each.key)
+                 ELSE jsonb_build_object('group', each.key) || changes END);
     END LOOP;
     RETURN NULL;
 END
@@ -137,17 +177,18 @@ CREATE TRIGGER pgqueue_schedule_audited AFTER INSERT OR DELETE OR UPDATE OF
     name, queue_id, cron, "interval", time_zone, missed, paused, body, priority, expires, group_key,
     unique_key, until ON {schema}.pgqueue_schedule
     FOR EACH ROW EXECUTE FUNCTION {schema}.pgqueue_row_audited('schedule');
-CREATE TRIGGER pgqueue_lake_audited AFTER UPDATE OF queues, holds_retention ON {schema}.pgqueue_lake
+CREATE TRIGGER pgqueue_lake_audited
+    AFTER INSERT OR DELETE OR UPDATE OF queues, holds_retention ON {schema}.pgqueue_lake
     FOR EACH ROW EXECUTE FUNCTION {schema}.pgqueue_row_audited('lake');
 
 CREATE TRIGGER pgqueue_groups_set AFTER INSERT ON {schema}.pgqueue_group_setting
-    REFERENCING NEW TABLE AS changed
+    REFERENCING NEW TABLE AS new_rows
     FOR EACH STATEMENT EXECUTE FUNCTION {schema}.pgqueue_groups_audited();
 CREATE TRIGGER pgqueue_groups_altered AFTER UPDATE ON {schema}.pgqueue_group_setting
-    REFERENCING NEW TABLE AS changed
+    REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
     FOR EACH STATEMENT EXECUTE FUNCTION {schema}.pgqueue_groups_audited();
 CREATE TRIGGER pgqueue_groups_reset AFTER DELETE ON {schema}.pgqueue_group_setting
-    REFERENCING OLD TABLE AS changed
+    REFERENCING OLD TABLE AS old_rows
     FOR EACH STATEMENT EXECUTE FUNCTION {schema}.pgqueue_groups_audited();
 
 ALTER TABLE {schema}.pgqueue_audit ENABLE ROW LEVEL SECURITY;

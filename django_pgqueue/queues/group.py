@@ -13,6 +13,9 @@ from django_pgqueue.queues.decorators import twin_of
 from django_pgqueue.tables.group import GroupSetting
 from django_pgqueue.tables.queue import Queue, explained
 
+#: The values of a group without settings of its own.
+_NO_SETTINGS = {"limit": None, "rate": None, "paused": False}
+
 
 class BoundGroup:
     """One group of a queue, with methods that give it settings other than the queue's.
@@ -68,24 +71,36 @@ class BoundGroup:
         Raises InvalidArgument for a burst if the group has a limit, and for a rate if the queue has
         no ``group_rate``.
         """
-        arguments.rate(rate, "rate")
-        arguments.slots(burst, "burst")
         queue = self._find()
-        if rate is not None and queue.group_rate is None:
-            raise InvalidArgument(
-                f"queue {queue.name!r} has no group_rate, so none of its groups can have a rate. "
-                f"Give the queue a group_rate that no group reaches, such as "
-                f'AlterQueue({queue.name!r}, group_rate="10000/s"). The messages of its groups '
-                f"then start in any order"
-            )
         own = self._rows(queue).first()
-        limit = queue.group_limit if own is None or own.limit is None else own.limit
-        arguments.limits_together({"group_limit": limit, "group_rate": rate, "group_burst": burst})
-        self._change(queue, {"rate": rate, "burst": burst})
+        limit = None if own is None else own.limit
+        self._change(queue, self._rated(queue, limit, rate, burst))
 
     @twin_of(rate)
     def arate(self, *args, **kwargs):
         return self.rate(*args, **kwargs)
+
+    def limits(
+        self, *, limit: int | None = None, rate: str | None = None, burst: int | None = None
+    ) -> None:
+        """Set the limit and the rate at once. What is left out is the queue's.
+
+        Arguments:
+            limit: as that of :meth:`limit`.
+            rate: as that of :meth:`rate`.
+            burst: as that of :meth:`rate`.
+
+        >>> queue("mails").group("customer 12").limits(limit=50, rate="10/s")
+
+        Raises InvalidArgument as these methods do.
+        """
+        arguments.slots(limit, "limit")
+        queue = self._find()
+        self._change(queue, {"limit": limit, **self._rated(queue, limit, rate, burst)})
+
+    @twin_of(limits)
+    def alimits(self, *args, **kwargs):
+        return self.limits(*args, **kwargs)
 
     def pause(self) -> None:
         """Deliver no message of the group until :meth:`resume`. Messages in flight continue."""
@@ -139,6 +154,24 @@ class BoundGroup:
     def _rows(self, queue: Queue) -> models.QuerySet[GroupSetting]:
         return GroupSetting.objects.using(queue.alias).filter(queue=queue, group_key=self.key)
 
+    @staticmethod
+    def _rated(
+        queue: Queue, limit: int | None, rate: str | None, burst: int | None
+    ) -> dict[str, Any]:
+        """Return a rate and its burst as values of a group with this limit, if they fit."""
+        arguments.rate(rate, "rate")
+        arguments.slots(burst, "burst")
+        if rate is not None and queue.group_rate is None:
+            raise InvalidArgument(
+                f"queue {queue.name!r} has no group_rate, so none of its groups can have a rate. "
+                f"Give the queue a group_rate that no group reaches, such as "
+                f'AlterQueue({queue.name!r}, group_rate="10000/s"). The messages of its groups '
+                f"then start in any order"
+            )
+        limit = queue.group_limit if limit is None else limit
+        arguments.limits_together({"group_limit": limit, "group_rate": rate, "group_burst": burst})
+        return {"rate": rate, "burst": burst}
+
     def _change(self, queue: Queue, values: dict[str, Any]) -> None:
         """Store these settings. Deletes the row if the group then has no own settings."""
         with operating(queue.alias):
@@ -151,5 +184,8 @@ class BoundGroup:
                     update_fields=list(values),
                 )
                 return
-            self._rows(queue).update(**values)
-            self._rows(queue).filter(limit=None, rate=None, paused=False).delete()
+            # Deleted or updated, never both: the audit log has one entry for each change.
+            others = {key: no for key, no in _NO_SETTINGS.items() if key not in values}
+            rows = self._rows(queue)
+            if not rows.filter(**others).delete()[0]:
+                rows.update(**values)

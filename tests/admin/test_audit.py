@@ -6,10 +6,11 @@ import re
 
 from django.contrib.auth.models import Permission, User
 from django.urls import reverse
+from django.utils.timezone import now
 
 from django_pgqueue import queue
 from django_pgqueue.audit import acting_as
-from django_pgqueue.models import Message, Queue
+from django_pgqueue.models import AuditEntry, Message, Queue
 from tests.admin.conftest import act, page, plain
 from tests.management.calling import call
 
@@ -67,3 +68,13 @@ def test_the_history_of_an_object_leads_to_the_log(admin_client, orders):
     answer = admin_client.get(reverse("admin:django_pgqueue_queue_history", args=[pk]))
 
     assert answer["Location"] == f"{LIST}?queue={pk}"
+
+
+def test_the_count_of_a_large_queue_that_was_dropped_is_marked_as_an_estimate(admin_client, db):
+    AuditEntry.objects.create(
+        operation="drop", count=12_000, ended_at=now(), arguments={"estimate": True}
+    )
+
+    [row] = rows(admin_client.get(LIST).content.decode())
+
+    assert (row[4], row[5]) == ("≈ 12,000", "-")

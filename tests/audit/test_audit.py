@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
+from django.db import transaction
 
 from django_pgqueue import queue
 from django_pgqueue.audit import acting_as
 from django_pgqueue.errors import InvalidArgument
-from django_pgqueue.models import AuditEntry, BulkAction, Message, Queue, Schedule
+from django_pgqueue.models import AuditEntry, BulkAction, Lake, Message, Queue, Schedule
 from django_pgqueue.queues.bulk import Kind
 from tests.conftest import rolled_back, run_sql
+from tests.pgmq.conftest import call
 
 
 def entries() -> list[tuple[str, str, dict[str, Any], int | None]]:
@@ -61,6 +63,8 @@ def test_each_setting_is_recorded_with_its_old_value(log):
     customer = log.group("c12")
     customer.pause()
     customer.limit(3)
+    customer.limit(3)  # changes nothing
+    customer.resume()
     customer.reset()
     Message.objects.bind("a.*", "orders")
     Message.objects.unbind("a.*", "orders")
@@ -69,9 +73,10 @@ def test_each_setting_is_recorded_with_its_old_value(log):
         ("pause", "orders", {}, None),
         ("alter", "orders", {"limit": [None, 5], "retention": [None, "1 day"]}, None),
         ("resume", "orders", {}, None),
-        ("alter", "orders", {"group": "c12", "paused": True}, None),
-        ("alter", "orders", {"group": "c12", "paused": True, "limit": 3}, None),
-        ("reset", "orders", {"group": "c12"}, None),
+        ("pause", "orders", {"group": "c12"}, None),
+        ("alter", "orders", {"group": "c12", "limit": [None, 3]}, None),
+        ("resume", "orders", {"group": "c12"}, None),
+        ("reset", "orders", {"group": "c12", "limit": [3, None]}, None),
         ("create", "orders", {"topic": "a.*"}, None),
         ("drop", "orders", {"topic": "a.*"}, None),
     ]
@@ -91,6 +96,97 @@ def test_a_queue_is_made_and_dropped_with_what_it_held(log):
     assert (operation, name, count) == ("create", "mails", None)
     assert (given["dead_letter_queue"], given["limit"]) == ("dead", 7)
     assert entries() == [("reset", "mails", {"groups": 2}, None), ("drop", "mails", {}, 20)]
+
+
+def test_one_save_of_a_groups_settings_is_one_entry_with_all_that_changed(log):
+    log.alter(group_rate="100/s")
+    customer = log.group("c12")
+    entries()
+
+    customer.limits(limit=3, rate="5/s")
+    customer.limits(limit=4, rate="5/s")
+    setting = customer.settings()
+    setting.paused, setting.rate, setting.limit, setting.burst = True, "6/s", None, 2
+    setting.save()
+    customer.limits()
+    customer.resume()
+
+    assert entries() == [
+        ("alter", "orders", {"group": "c12", "limit": [None, 3], "rate": [None, "5/s"]}, None),
+        ("alter", "orders", {"group": "c12", "limit": [3, 4]}, None),
+        (
+            "alter",
+            "orders",
+            {
+                "group": "c12",
+                "paused": [False, True],
+                "limit": [4, None],
+                "rate": ["5/s", "6/s"],
+                "burst": [None, 2],
+            },
+            None,
+        ),
+        (
+            "alter",
+            "orders",
+            {"group": "c12", "rate": ["6/s", None], "burst": [2, None]},
+            None,
+        ),
+        ("reset", "orders", {"group": "c12", "paused": [True, False]}, None),
+    ]
+
+
+def test_the_drop_of_a_large_queue_has_an_estimate_and_says_so(committed):
+    mails = queue("mails")
+    mails.create()
+    mails.send_batch([1] * 12_000)
+    mails.read(qty=1)
+    pk = Queue.objects.get(name="mails").pk
+    run_sql("SELECT pg_stat_force_next_flush()")
+    run_sql("SELECT pg_stat_clear_snapshot()")
+    mails.drop()
+
+    [dropped] = AuditEntry.objects.filter(operation="drop", queue_name="mails")
+    assert (dropped.queue_id, dropped.arguments) == (pk, {"estimate": True})
+    assert 10_000 < dropped.count <= 12_000
+
+
+def test_pgmqs_functions_are_recorded_with_what_they_removed(log):
+    call_command("pgqueue_pgmq", "install", verbosity=0)
+    log.send_batch(range(3))
+    call("create('mails')")
+    with transaction.atomic():
+        actor = '{"who": "ann", "place": "sql", "program": "runbook 7"}'
+        run_sql("SELECT set_config('pgqueue.actor', %s, true)", [actor])
+        call("purge_queue('orders')")
+        call("purge_queue('orders')")  # nothing is left
+    call("send('mails', '1')")
+    who = list(AuditEntry.objects.order_by("pk").values_list("who", "place", "program"))
+    call("drop_queue('mails')")
+    call("drop_queue('mails')")  # is gone
+    Queue.objects.filter(name__startswith="dropped-").delete()  # maintenance tidies up
+
+    (made, *_), purged, dropped = entries()
+    assert made == "create"
+    assert purged == ("purge", "orders", {}, 3)
+    assert who[-1] == ("ann", "sql", "runbook 7")
+    assert dropped == ("drop", "mails", {}, 1)
+
+
+def test_which_lakes_hold_retention_is_recorded(log):
+    lake = Lake.objects.create(path="/lake", queues=["orders"], holds_retention=True)
+    run_sql("UPDATE pgqueue_lake SET exported_below = 5")  # an export
+    lake.queues, lake.holds_retention = [], False
+    lake.save()
+    lake.delete()
+
+    given = {"lake": "/lake", "queues": ["orders"], "holds_retention": True, "iceberg": ""}
+    changed = {"lake": "/lake", "queues": [["orders"], []], "holds_retention": [True, False]}
+    assert entries() == [
+        ("create", "", given, None),
+        ("alter", "", changed, None),
+        ("drop", "", {"lake": "/lake"}, None),
+    ]
 
 
 def test_schedules_are_recorded_without_their_bodies_and_ticks(log):
