@@ -144,7 +144,10 @@ def pages() -> Iterator[tuple[str, str]]:
     group = Failures([failed.queue_id], [], WINDOWS["7d"]).groups(1)[0]
     yield "failure", path("message_failure", group.kind)
     yield "schedules", path("schedule_changelist")
-    yield "schedule", path("schedule_change", Schedule.objects.earliest("pk").pk)
+    often = Schedule.objects.earliest("pk")
+    yield "schedule", path("schedule_change", often.pk)
+    missed = next(tick for tick in often.latest_ticks if tick.is_missed)
+    yield "schedule-missed", path("schedule_missed", often.pk, missed.microseconds)
     yield "topics", path("binding_changelist")
     yield "topic-add", path("binding_add")
     yield "bulk-actions", path("bulkaction_changelist")

@@ -31,6 +31,7 @@ OPERATIONS = {
     "set_vt": gettext_lazy("Change the time"),
     "send": gettext_lazy("Send"),
     "run": gettext_lazy("Run now"),
+    "run_missed": gettext_lazy("Send a missed tick"),
     "create": gettext_lazy("Create"),
     "alter": gettext_lazy("Change"),
     "reset": gettext_lazy("Reset"),

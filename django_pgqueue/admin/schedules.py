@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 from django import forms
@@ -12,7 +11,6 @@ from django.db import models
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
-from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html, format_html_join
 from django.utils.timezone import is_naive, make_aware, now
 from django.utils.translation import gettext as _
@@ -25,14 +23,15 @@ from django_pgqueue.admin.durations import SpanField
 from django_pgqueue.admin.json_text import JSONText
 from django_pgqueue.admin.once import Once
 from django_pgqueue.admin.page import Page
-from django_pgqueue.admin.queries import ask
+from django_pgqueue.admin.ticks import Sparkline
 from django_pgqueue.errors import PgQueueError
 from django_pgqueue.models import Schedule
-from django_pgqueue.templatetags.pgqueue_admin import EMPTY, when
+from django_pgqueue.queues.ticks import KEPT
+from django_pgqueue.templatetags.pgqueue_admin import EMPTY, moment, when
 from django_pgqueue.types import was_skipped
 
-#: The number of ticks shown, and of the newest messages that are searched for past ticks.
-TICKS, LOOK = 5, 2000
+#: The number of next ticks that are shown.
+TICKS = 5
 
 
 class SchedulesPage(Page):
@@ -46,7 +45,10 @@ class SchedulesPage(Page):
         return self.render_live(
             {
                 "title": _("Schedules"),
-                "rows": [(each, self.owner.queue_link(each.queue_id, each.queue)) for each in rows],
+                "rows": [
+                    (each, self.owner.queue_link(each.queue_id, each.queue), Sparkline(each))
+                    for each in rows
+                ],
                 "now": now(),
                 "may_change": self.owner.has_change_permission(self.request),
                 "has_add_permission": self.owner.has_add_permission(self.request),
@@ -88,18 +90,64 @@ class RunPage(_SchedulePage):
         except PgQueueError as error:
             self.tell(str(error), messages.ERROR)
             return
-        link = self._link(schedule, sent)
-        if was_skipped(sent):
-            told = _("Nothing was sent: message {id} of {queue} has this unique key.")
-            held = format_html(told, id=link, queue=schedule.queue)
-            self.tell(held if schedule.unique_key else Once.repeated(link), messages.WARNING)
+        if was_skipped(sent) and not schedule.unique_key:
+            self.tell(Once.repeated(self._link(schedule, sent)), messages.WARNING)
             return
-        once.remember(schedule.queue_id, sent)
-        told = _("Sent message {id} to {queue}.")
-        self.tell(format_html(told, id=link, queue=schedule.queue))
+        _tell_sent(self, schedule, sent)
+        if not was_skipped(sent):
+            once.remember(schedule.queue_id, sent)
 
     def _link(self, schedule: Schedule, sent: int) -> str:
         return str(self.owner.message_link(sent, schedule.queue_id))
+
+
+class MissedPage(Page):
+    """Asks whether to send the message of a missed tick, then sends it."""
+
+    name = "schedule_missed"
+    route = "<int:pk>/missed/<int:microseconds>/"
+    permission = "change_schedule"
+    template = "confirm_action"
+
+    def answer(self, pk: int, microseconds: int) -> HttpResponse:
+        schedule = get_object_or_404(self.owner.get_queryset(self.request), pk=pk)
+        back = self.url("schedule_change", pk)
+        ticks = schedule.latest_ticks
+        tick = next((each for each in ticks if each.microseconds == microseconds), None)
+        if tick is None:
+            told = _("This tick is not among the latest %s: use Run now.") % KEPT
+            self.tell(told, messages.WARNING)
+        elif not tick.is_missed:
+            link = self.owner.message_link(tick.message_id, schedule.queue_id)
+            told = format_html(_("Message {id} was sent for this tick before."), id=link)
+            self.tell(told, messages.WARNING)
+        elif self.request.POST.get("confirmed") != "yes":
+            asked = _("No message was sent for the tick {at} of {schedule}. Send it now?")
+            return self.render(
+                {
+                    "title": _("Send a missed tick"),
+                    "questions": [format_html(asked, at=moment(tick.at), schedule=schedule)],
+                    "about": _("Its header has the time of the tick."),
+                    "back": back,
+                }
+            )
+        else:
+            try:
+                _tell_sent(self, schedule, schedule.run_missed(tick))
+            except PgQueueError as error:  # another user was faster, or it is refused
+                self.tell(str(error), messages.ERROR)
+        return HttpResponseRedirect(back)
+
+
+def _tell_sent(page: Page, schedule: Schedule, sent: int) -> None:
+    """Tell the user which message was sent, or which one holds the schedule's key."""
+    link = page.owner.message_link(sent, schedule.queue_id)
+    if was_skipped(sent):
+        told = _("Nothing was sent: message {id} of {queue} has this unique key.")
+        page.tell(format_html(told, id=link, queue=schedule.queue), messages.WARNING)
+    else:
+        told = _("Sent message {id} to {queue}.")
+        page.tell(format_html(told, id=link, queue=schedule.queue))
 
 
 class PausePage(_SchedulePage):
@@ -176,9 +224,9 @@ class ScheduleAdmin(PageAdmin):
     form = ScheduleForm
     formfield_overrides = {models.TextField: {"widget": AdminTextInputWidget}}
     list_page = SchedulesPage
-    pages = [RunPage, PausePage, ResumePage]
+    pages = [RunPage, MissedPage, PausePage, ResumePage]
     change_form_template = "admin/django_pgqueue/schedule.html"
-    readonly_fields = ["next_ticks", "last_ticks", "error", "is_declared", "ended_at"]
+    readonly_fields = ["next_ticks", "error", "is_declared", "ended_at"]
     fieldsets = [
         (None, {"fields": ["name", "queue", "paused"]}),
         (gettext_lazy("When"), {"fields": ["cron", "interval", "time_zone", "missed"]}),
@@ -197,6 +245,18 @@ class ScheduleAdmin(PageAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         return self.fieldsets if obj else self.fieldsets[:-1]
 
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        if (schedule := context.get("original")) is not None:
+            ticks = Sparkline(schedule)
+            links = (
+                bar.tick.message_id and self.message_link(bar.tick.message_id, schedule.queue_id)
+                for bar in ticks.rows
+            )
+            context |= {"ticks": ticks, "tick_rows": list(zip(ticks.rows, links, strict=True))}
+        return super().render_change_form(request, context, *args, **kwargs)
+
     @admin.display(description=gettext_lazy("next ticks"))
     def next_ticks(self, schedule: Schedule) -> str:
         if schedule.paused or schedule.ended_at:
@@ -206,21 +266,6 @@ class ScheduleAdmin(PageAdmin):
         while len(ticks) < TICKS:
             ticks.append(schedule.following(ticks[-1], ticks[-1]))
         return format_html_join(", ", "{}", ((when(tick),) for tick in ticks))
-
-    @admin.display(description=gettext_lazy("last ticks"))
-    def last_ticks(self, schedule: Schedule) -> str:
-        """Return the times of the last ticks, with links to their messages."""
-        pk, params = schedule.queue_id, {"name": schedule.name, "look": LOOK, "most": TICKS}
-        rows = ask("schedule", {"queue": pk, **params})
-        if not rows:
-            return EMPTY
-        links = []
-        for message_id, text in rows:
-            at = ""
-            with suppress(ValueError):  # Any sender can set this header to any text.
-                at = when(parse_datetime(text or ""))
-            links.append((at, self.message_link(message_id, pk)))
-        return format_html_join(", ", "{}: {}", links)
 
     @admin.display(description=gettext_lazy("declared in code"), boolean=True)
     def is_declared(self, schedule: Schedule) -> bool:

@@ -180,6 +180,14 @@ class Migration(migrations.Migration):
                 ),
                 ("error", models.TextField(blank=True, default="", editable=False)),
                 (
+                    "ticks",
+                    models.JSONField(
+                        default=list,
+                        editable=False,
+                        help_text="The latest ticks, the oldest first.",
+                    ),
+                ),
+                (
                     "queue",
                     models.ForeignKey(
                         db_constraint=False,

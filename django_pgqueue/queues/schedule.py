@@ -27,6 +27,7 @@ from django_pgqueue.engine.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
 from django_pgqueue.engine.times import as_microseconds
 from django_pgqueue.errors import InvalidArgument, PgQueueError
 from django_pgqueue.queues.bound import queue
+from django_pgqueue.queues.ticks import KEPT, Outcome, Tick
 from django_pgqueue.tables import columns
 from django_pgqueue.tables.process import Process
 from django_pgqueue.tables.queue import Queue
@@ -35,6 +36,8 @@ from django_pgqueue.validators import validate
 
 #: Maximum number of missed ticks that one transaction sends.
 _TICKS = 1000
+#: Maximum number of missed ticks that are computed at a time, to note the latest of them.
+_WALK = 100
 #: With ``Missed.SKIP``, a tick that is later than this is not sent.
 _LATE = dt.timedelta(minutes=1)
 #: Seconds that a send waits for a lock of another session.
@@ -42,7 +45,7 @@ _PATIENCE = 0.2
 
 _TIMES = ("cron", "interval", "time_zone", "paused", "ended_at")
 #: The fields that change when a tick is sent.
-_RUNS = frozenset({"next_run_at", "last_run_at"})
+_RUNS = frozenset({"next_run_at", "last_run_at", "ticks"})
 
 #: If the server's clock is set back by less than this, ticks already sent are not sent again.
 _AHEAD = dt.timedelta(days=2)
@@ -140,7 +143,7 @@ class ScheduleManager(HomeManager["Schedule"]):
         """
         moment = _now(using)
         rows = self._runnable(using)
-        late = [row.pk for row in rows if row.sooner(moment)]
+        late = [row.pk for row in rows.defer("body", "ticks") if row.sooner(moment)]
         mended = []
         if late:
             with transaction.atomic(using=using):
@@ -307,6 +310,9 @@ class Schedule(models.Model):
         null=True, editable=False, help_text="The last tick for which a message was sent."
     )
     error: columns.Text = models.TextField(blank=True, default="", editable=False)
+    ticks: columns.JSON = models.JSONField(
+        default=list, editable=False, help_text="The latest ticks, the oldest first."
+    )
 
     #: The next and the last tick in microseconds since 1970, set by ``objects.timed()``.
     tick: int
@@ -350,6 +356,8 @@ class Schedule(models.Model):
             if not self._state.adding:
                 rows = type(self).objects.using(alias).select_for_update()
                 old = rows.filter(pk=self.pk).first()
+            if old is not None:
+                self.ticks = old.ticks  # those of this object may be older
             if old is None or any(getattr(old, f) != getattr(self, f) for f in _TIMES):
                 now = _now(alias)
                 self.next_run_at = self.following(now, now)
@@ -394,9 +402,9 @@ class Schedule(models.Model):
         Returns the number of messages. The caller must have read the schedule with
         :meth:`ScheduleManager.timed`, and locked its row.
         """
-        ticks, next_run_at = self._ticks(now)
+        ticks, missed, next_run_at = self._ticks(now)
         if not ticks:
-            self._update(next_run_at=next_run_at)
+            self._update(next_run_at=next_run_at, ticks=self._noted(_missed(missed)))
             return 0
         alias = str(self._state.db)
         with (
@@ -410,7 +418,13 @@ class Schedule(models.Model):
                 unique=[key] * len(ticks) if key else None,
                 **self._options,
             )
-        self._update(next_run_at=next_run_at, last_run_at=ticks[-1], error="")
+        sent = [_sent(tick, now, pk) for tick, pk in zip(ticks, ids, strict=True)]
+        self._update(
+            next_run_at=next_run_at,
+            last_run_at=ticks[-1],
+            error="",
+            ticks=self._noted([*sent, *_missed(missed)]),
+        )
         return sum(not was_skipped(pk) for pk in ids)
 
     def run(self, *, unique: str | None = None, until: dt.timedelta | None = None) -> int:
@@ -424,18 +438,53 @@ class Schedule(models.Model):
 
         Raises QueueNotFound, InvalidMessage.
         """
-        alias = str(self._state.db)
-        header = self._header(_now(alias))
-        bound = queue(self.queue.name, using=alias)
-        options = {"unique": self.unique_key or unique, **self._options}
+        given = {"unique": self.unique_key or unique, **self._options}
         if not self.unique_key:
-            options["until"] = until
+            given["until"] = until
+        with transaction.atomic(using=self._state.db):
+            return self._run("run", _now(str(self._state.db)), given)
+
+    def run_missed(self, tick: Tick) -> int:
+        """Send the message of a missed tick now, with the tick's own time in its header.
+
+        Returns the message's id. The tick is one of :attr:`latest_ticks`, and counts as sent from
+        now on. If a message holds the schedule's unique key, sends nothing and returns that
+        message's id: the tick stays missed.
+
+        >>> schedule = Schedule.objects.get(name="nightly")
+        >>> [schedule.run_missed(tick) for tick in schedule.latest_ticks if tick.is_missed]
+        [4712, 4713]
+
+        Raises InvalidArgument if the tick was not missed, or was sent since, QueueNotFound and
+        InvalidMessage.
+        """
+        alias = str(self._state.db)
         with transaction.atomic(using=alias):
-            pk = bound.send(self.body, headers=header, **options)
+            rows = type(self).objects.using(alias).select_related("queue")
+            row = rows.select_for_update(of=("self",)).get(pk=self.pk)
+            known = row.latest_ticks
+            found = next((each for each in known if each.microseconds == tick.microseconds), None)
+            if found is None:
+                raise InvalidArgument(
+                    f"{self.name} has no tick {tick.at.isoformat()} among its latest {KEPT}: use "
+                    f"run() to send its message without the tick's time"
+                )
+            if not found.is_missed:
+                raise InvalidArgument(
+                    f"the tick {tick.at.isoformat()} of {self.name} is not missed: message "
+                    f"{found.message_id} was sent for it, or holds its unique key"
+                )
+            pk = row._run("run_missed", tick.at, {"unique": row.unique_key or None, **row._options})
             if not was_skipped(pk):
-                told = {"schedule": self.name, "ids": [pk]}
-                record(runner(alias), "run", (self.queue_id, self.queue.name), told, 1)
+                sent = _sent(tick.at, _now(alias), pk)
+                row._update(ticks=[sent if each == found else each for each in known])
+        self.ticks = row.ticks
         return pk
+
+    @property
+    def latest_ticks(self) -> list[Tick]:
+        """The latest ticks with what became of each, the oldest first."""
+        return [Tick.of(each) for each in self.ticks]
 
     def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
         with operating(kwargs.get("using") or str(self._state.db)):
@@ -451,6 +500,17 @@ class Schedule(models.Model):
             "until": (self.unique_key and self.until) or None,
         }
 
+    def _run(self, operation: str, tick: dt.datetime, options: dict[str, Any]) -> int:
+        """Send the message of a tick, and record that with the name of the operation."""
+        alias, name = str(self._state.db), self.queue.name
+        pk = queue(name, using=alias).send(self.body, headers=self._header(tick), **options)
+        if not was_skipped(pk):
+            told = {"schedule": self.name, "ids": [pk]}
+            if operation != "run":
+                told["tick"] = tick.isoformat()
+            record(runner(alias), operation, (self.queue_id, name), told, 1)
+        return pk
+
     def _header(self, tick: dt.datetime) -> dict[str, Any]:
         return {"x-schedule": {"name": self.name, "at": tick.isoformat()}}
 
@@ -463,7 +523,9 @@ class Schedule(models.Model):
         changes: dict[str, Any] = {"error": text_of(error).partition("\n")[0]}
         if isinstance(error, PgQueueError):
             try:
-                _, changes["next_run_at"] = self._ticks(now)
+                ticks, missed, changes["next_run_at"] = self._ticks(now)
+                failed = [Tick.at_moment(tick, Outcome.FAILED) for tick in ticks]
+                changes["ticks"] = self._noted([*failed, *_missed(missed)])
             except InvalidArgument:
                 changes["paused"] = True
         if any(getattr(self, name) != value for name, value in changes.items()):
@@ -472,17 +534,39 @@ class Schedule(models.Model):
             self.queue.name, schedule=self, at=times.moment(self.tick), error=error
         )
 
-    def _ticks(self, now: dt.datetime) -> tuple[list[dt.datetime], dt.datetime]:
-        """Return the ticks that need a message now, and the next tick after them."""
+    def _ticks(self, now: dt.datetime) -> tuple[list[dt.datetime], list[dt.datetime], dt.datetime]:
+        """Return the ticks that need a message now, the missed ones, and the next tick."""
         tick = times.moment(self.tick)
         if self.missed == Missed.ALL:
             ticks: list[dt.datetime] = []
             while tick <= now and len(ticks) < _TICKS:
                 ticks.append(tick)
                 tick = self.following(tick, tick)
-            return ticks, tick
-        is_late = self.missed == Missed.SKIP and now - tick > _LATE
-        return ([] if is_late else [tick]), self.following(tick, now)
+            return ticks, [], tick
+        missed, next_run_at = self._passed(tick, now)
+        if self.missed == Missed.SKIP and now - tick > _LATE:
+            return [], [tick, *missed], next_run_at
+        return [tick], missed, next_run_at
+
+    def _passed(self, tick: dt.datetime, now: dt.datetime) -> tuple[list[dt.datetime], dt.datetime]:
+        """Return the latest ticks after ``tick`` up to now, and the next tick after these.
+
+        If many have passed, only those of a shorter time before now are computed.
+        """
+        start = tick
+        while True:
+            passed: list[dt.datetime] = []
+            following = self.following(tick, start)
+            while following <= now and len(passed) < _WALK:
+                passed.append(following)
+                following = self.following(tick, following)
+            if following > now:
+                return passed, following
+            start += (now - start) / 2
+
+    def _noted(self, ticks: list[Tick]) -> list[Any]:
+        """Return the value of ``ticks`` after these ticks."""
+        return [*self.ticks, *ticks][-KEPT:]
 
     def _update(self, **changes: Any) -> None:
         for name, value in changes.items():
@@ -520,3 +604,13 @@ def _now(using: str) -> dt.datetime:
     """Return the server's time, since the clocks of consumers may differ."""
     with connections[using].cursor() as cursor:
         return times.server_time(cursor)
+
+
+def _sent(tick: dt.datetime, now: dt.datetime, pk: int) -> Tick:
+    """Return a tick for which a send returned the id ``pk``."""
+    outcome = Outcome.HELD if was_skipped(pk) else Outcome.SENT
+    return Tick.at_moment(tick, outcome, max(0, round((now - tick).total_seconds())), int(pk))
+
+
+def _missed(ticks: list[dt.datetime]) -> list[Tick]:
+    return [Tick.at_moment(tick, Outcome.MISSED) for tick in ticks]

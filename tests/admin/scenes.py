@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from typing import Any
 
 from django.contrib.auth.models import User
 from django.utils.timezone import now
@@ -21,6 +22,7 @@ from django_pgqueue.models import (
     Schedule,
 )
 from django_pgqueue.queues.bulk import Kind
+from django_pgqueue.queues.ticks import Outcome, Tick
 
 TRACEBACK = """CardDeclined: the bank said no to card <4242> of customer 1{number:05}
 Traceback (most recent call last):
@@ -124,6 +126,18 @@ def _schedules() -> None:
         name="refresh", queue=reports, interval=dt.timedelta(seconds=20), body={"all": True}
     )
     often.run()
+    ends: list[tuple[Any, ...]] = [
+        (Outcome.SENT, late, often.run())
+        for late in (0, 1, 0, 2, 0, 40, 700, 4000, 90_000, 0, 0, 20)
+    ]
+    ends[5:5] = [(Outcome.MISSED,)] * 3 + [(Outcome.HELD, 0, often.run()), (Outcome.FAILED,)]
+    often._update(
+        last_run_at=now() - dt.timedelta(seconds=20),
+        ticks=[
+            Tick.at_moment(now() - dt.timedelta(seconds=20 * (len(ends) - place)), *end)
+            for place, end in enumerate(ends)
+        ],
+    )
     Schedule.objects.create(
         name="nightly-report", queue=reports, cron="0 4 * * *", time_zone="Europe/Berlin"
     )

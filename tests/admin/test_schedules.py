@@ -12,8 +12,8 @@ from django.test import Client
 from django.urls import reverse
 
 from django_pgqueue.errors import QueueNotFound
-from django_pgqueue.models import Message, Queue, Schedule
-from tests.admin.conftest import page, plain
+from django_pgqueue.models import AuditEntry, Message, Queue, Schedule
+from tests.admin.conftest import confirm, page, plain
 from tests.schedules.clocks import send_due
 
 FORM = {
@@ -158,24 +158,101 @@ def test_a_schedule_that_cannot_be_sent_says_why(planner, orders, monkeypatch):
     assert "orders" in press(planner, "run", often().pk).partition('class="error"')[2]
 
 
-def test_the_page_of_a_schedule_has_its_next_and_last_ticks(planner, orders):
-    made = often()
-    at = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
-    Schedule.objects.update(next_run_at=at)
-    send_due(at)
-    Schedule.objects.update(next_run_at=at + dt.timedelta(days=3650))
-    orders.send(1, headers={"x-schedule": {"name": "often", "at": "soon"}})  # anyone may write it
+AT = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
+
+
+def ticked(minutes: float = 0, **values: Any) -> Schedule:
+    """A schedule whose first tick was due, and sent, these minutes after ``AT``."""
+    made = often({"report": "sales"})
+    Schedule.objects.update(next_run_at=AT, **values)
+    send_due(AT + dt.timedelta(minutes=minutes))
+    made.refresh_from_db()
+    return made
+
+
+def test_the_page_of_a_schedule_has_its_next_and_latest_ticks(planner, orders):
+    made = ticked(2.5)
+    Schedule.objects.update(next_run_at=AT + dt.timedelta(days=3650))
+    [message] = Message.objects.all()
 
     text = page(planner, "schedule", "change", made.pk)
 
-    ticks = text.partition("field-next_ticks")[2].partition("field-last_ticks")
-    assert re.findall(r"<time[^>]*>([^<]+)</time>", ticks[0]) == [
+    _before, _field, following = text.partition("field-next_ticks")
+    assert re.findall(r"<time[^>]*>([^<]+)</time>", following.partition("field-error")[0]) == [
         f"2035-12-30 12:0{minute}" for minute in range(5)
     ]
-    odd, sent = Message.objects.order_by("-pk")
-    last = plain(ticks[2].partition("field-error")[0])
-    assert f": {odd.pk} , 2026-01-01 12:00 : {sent.pk}" in last
+    latest = plain(text.partition("Latest ticks</h2>")[2].partition("</section>")[0])
+    assert latest == (
+        "2026-01-01 12:00:00: sent 2 min 30 s late 2026-01-01 12:01:00: missed, not sent "
+        "2026-01-01 12:02:00: missed, not sent 1 late, 2 missed As a table "
+        "2026-01-01 12:02 missed, not sent Send now 2026-01-01 12:01 missed, not sent Send now "
+        f"2026-01-01 12:00 sent 2 min 30 s late {message.pk}"
+    )
     assert "field-next_ticks" not in page(planner, "schedule", "add")
+
+
+def test_the_list_draws_the_latest_ticks_of_each_schedule(planner, orders):
+    ticked(2.5, unique_key="report")
+    send_due(AT + dt.timedelta(minutes=3, seconds=2))
+
+    drawn = re.findall(r'<svg class="ticks".*?</svg>', page(planner, "schedule"), re.DOTALL)
+
+    [line] = drawn
+    assert 'aria-label="Latest ticks: 1 late, 1 not sent for their key, 2 missed"' in line
+    bars = re.findall(r'<rect class="(\w+)" x="([\d.]+)".*? height="([\d.]+)"', line)
+    assert [look for look, _x, _height in bars] == ["late", "missed", "missed", "held"]
+    heights = [float(height) for _look, _x, height in bars]
+    assert heights[0] < heights[1] > heights[3]
+    places = [float(x) for _look, x, _height in bars]
+    assert places == sorted(set(places))
+
+
+def test_a_missed_tick_is_sent_once_after_a_question(planner, orders):
+    made = ticked(2.5)
+    _sent, missed, _other = made.latest_ticks
+    url = reverse("admin:django_pgqueue_schedule_missed", args=[made.pk, missed.microseconds])
+    assert f'href="{url}"' in page(planner, "schedule", "change", made.pk)
+
+    asked = planner.get(url).content.decode()
+
+    assert "No message was sent for the tick 2026-01-01 12:01:00 of often." in plain(asked)
+    assert orders.metrics().length == 1
+    planner.post(url)  # a question not answered
+    assert orders.metrics().length == 1
+    told = confirm(planner, url, asked)
+    message = Message.objects.latest("pk")
+    assert f"Sent message {message.pk} to orders." in plain(told)
+    assert url not in told
+    assert message.body == {"report": "sales"}
+    assert message.headers["x-schedule"]["at"] == "2026-01-01T12:01:00+00:00"
+    entry = AuditEntry.objects.get(operation="run_missed")
+    assert (entry.place, entry.arguments["ids"]) == ("admin", [message.pk])
+
+    again = confirm(planner, url, asked)
+    gone = planner.get(url.replace(f"{missed.microseconds}", "99"), follow=True).content.decode()
+
+    assert f"Message {message.pk} was sent for this tick before." in plain(again)
+    assert "This tick is not among the latest 30" in plain(gone)
+    assert orders.metrics().length == 2
+
+
+def test_a_missed_tick_that_cannot_be_sent_stays_and_says_why(planner, orders):
+    made = ticked(2.5, unique_key="report")
+    url = reverse(
+        "admin:django_pgqueue_schedule_missed",
+        args=[made.pk, made.latest_ticks[1].microseconds],
+    )
+    asked = planner.get(url).content.decode()
+
+    held = confirm(planner, url, asked)
+    Schedule.objects.update(unique_key="", priority=101)
+    refused = confirm(planner, url, asked)
+
+    assert "Nothing was sent: message" in plain(held)
+    assert "priority must be a whole number" in plain(refused).lower()
+    made.refresh_from_db()
+    assert made.latest_ticks[1].is_missed
+    assert orders.metrics().length == 1
 
 
 def test_its_inputs_are_one_line_each(planner, orders):
@@ -199,13 +276,15 @@ def test_a_schedule_that_ended_is_shown_and_goes_on_as_the_admins(planner, order
 
 
 def test_who_may_only_view_presses_nothing(staff, orders):
-    client, made = staff("view_schedule"), often()
+    client, made = staff("view_schedule"), ticked(2.5)
+    missed = made.latest_ticks[1].microseconds
 
-    for name in ("run", "pause", "resume"):
-        address = reverse(f"admin:django_pgqueue_schedule_{name}", args=[made.pk])
+    for name, *args in (("run",), ("pause",), ("resume",), ("missed", missed)):
+        address = reverse(f"admin:django_pgqueue_schedule_{name}", args=[made.pk, *args])
         assert address not in page(client, "schedule")
-        assert client.post(address).status_code == 403
-    assert not Message.objects.exists()
+        assert address not in page(client, "schedule", "change", made.pk)
+        assert client.post(address, {"confirmed": "yes"}).status_code == 403
+    assert Message.objects.count() == 1
 
 
 def test_schedules_of_other_queues_are_out_of_sight(planner, orders, settings):
