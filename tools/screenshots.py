@@ -127,6 +127,8 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "queues", path("queue_changelist")
     yield "queue", path("queue_overview", payments.pk)
     yield "queue-days", path("queue_overview", payments.pk, range="day")
+    thumbnails = Queue.objects.get(name="thumbnails")
+    yield "tasks", path("queue_tasks", thumbnails.pk)
     invoices = Queue.objects.get(name="invoices")
     yield "groups", path("queue_groups", invoices.pk)
     yield "group", path("queue_group", invoices.pk, key="customer-0")

@@ -47,6 +47,16 @@ def find_message(request: HttpRequest, pk: object) -> Any:
     return found
 
 
+def task_of(message: Any) -> str:
+    """Return the import path of the task that a message of :func:`find_message` runs, or ""."""
+    if (message.length or 0) <= LONGEST:
+        with suppress(*UNREADABLE):
+            body = json.loads(message.text or "null")
+            if isinstance(body, dict) and {"task", "args", "kwargs"} <= body.keys():
+                return body["task"] if isinstance(body["task"], str) else ""
+    return ""
+
+
 def is_large(message: Any) -> bool:
     """Return whether the message is too large or too deep to edit, or Python cannot parse it.
 

@@ -15,10 +15,11 @@ from django_pgqueue.admin import places
 from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.audit import OPERATIONS, details, of_message
 from django_pgqueue.admin.bulk_actions import may
-from django_pgqueue.admin.contents import find_message, pretty
+from django_pgqueue.admin.contents import find_message, pretty, task_of
 from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.places import Place, Standing, Surroundings
 from django_pgqueue.admin.send import SendPage
+from django_pgqueue.admin.tasks_page import LENGTH
 from django_pgqueue.admin.timeline import HEADER, DeadLetter, Life, dead_letter
 from django_pgqueue.admin.why import why
 from django_pgqueue.models import ArchivedMessage, Attempt, AuditEntry, Message
@@ -84,6 +85,8 @@ class MessagePage(Page):
                 "sent_at": (is_dead and died and died.sent_at) or message.enqueued_at,
                 "group_url": self.url("queue_group", queue.pk, key=message.group_key or "")
                 or self.url("message_changelist", queue=queue.pk, group=message.group_key or ""),
+                "task": (task := task_of(message)),
+                "task_url": self.url("queue_tasks", queue.pk, task=task[:LENGTH]),
                 "died": died,
                 "source": died and died.source and self._source(died.source, around),
                 "neighbours": self._neighbours(message, around) if waits else [],

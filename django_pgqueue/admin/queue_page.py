@@ -31,6 +31,7 @@ from django_pgqueue.admin.queries import ask
 from django_pgqueue.admin.queue_actions import PurgePage
 from django_pgqueue.admin.send import SendPage
 from django_pgqueue.admin.series import COUNTS, Span, by_consumer, charts
+from django_pgqueue.admin.suggestions import SMALL
 from django_pgqueue.admin.why import waiting
 from django_pgqueue.engine.wording import age
 from django_pgqueue.errors import QueueNotFound
@@ -197,7 +198,8 @@ class QueueOverviewPage(FiguresPage):
 
     def _stored(self, queue: Queue) -> dict[str, Any]:
         """Return the newest failed attempts, and the storage used."""
-        [(attempts, *sizes)] = ask("queue", {"most": LONGEST_LIST}, **queue.tables)
+        params = {"most": LONGEST_LIST, "small": SMALL}
+        [(attempts, *sizes, has_tasks)] = ask("queue", params, **queue.tables)
         return {
             "attempts": [
                 (
@@ -209,6 +211,7 @@ class QueueOverviewPage(FiguresPage):
                 for each in json.loads(attempts)
             ],
             "sizes": sizes,
+            "tasks_url": self.url("queue_tasks", queue.pk) if has_tasks else "",
         }
 
     def _links(self, queue: Queue, has_sources: bool) -> list[tuple[str, str, bool]]:

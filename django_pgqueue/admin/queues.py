@@ -33,6 +33,7 @@ from django_pgqueue.admin.patience import patiently
 from django_pgqueue.admin.queue_actions import PausePage, PurgePage, RedrivePage, ResumePage
 from django_pgqueue.admin.queue_page import QueueOverviewPage
 from django_pgqueue.admin.send import SendPage
+from django_pgqueue.admin.tasks_page import TasksPage
 from django_pgqueue.engine import arguments
 from django_pgqueue.errors import QueueBusy, QueueNotFound
 from django_pgqueue.models import Message, Queue
@@ -96,7 +97,7 @@ class QueueAdmin(PageAdmin):
     delete_confirmation_template = "admin/django_pgqueue/drop.html"
     list_page = OverviewPage
     pages = [
-        *(OverviewJson, AcknowledgePage, QueueOverviewPage, SendPage),
+        *(OverviewJson, AcknowledgePage, QueueOverviewPage, TasksPage, SendPage),
         *(PausePage, ResumePage, PurgePage, RedrivePage),
         *(GroupsPage, GroupPage, GroupPausePage, GroupResumePage),
         *(GroupSettingsPage, GroupCancelPage),

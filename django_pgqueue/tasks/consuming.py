@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from time import monotonic
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
@@ -169,7 +170,9 @@ def _runner(backend: PgQueueBackend) -> Callable[[Message, Any], Any]:
         task, result, args = _start(message, backend, _worker_id(context))
         is_plain = type(task).call is Task.call and not _is_async(task.func)
         call = task.func if is_plain else task.call
-        return _returned(result, call(*args, **result.kwargs))
+        began = monotonic()
+        value = call(*args, **result.kwargs)
+        return _returned(result, value, monotonic() - began)
 
     return run
 
@@ -178,7 +181,9 @@ def _async_runner(backend: PgQueueBackend) -> Callable[[Message, Any], Any]:
     async def run(message: Message, context: Any) -> Any:
         start = sync_to_async(_start)
         task, result, args = await start(message, backend, _worker_id(context))
-        return _returned(result, await task.acall(*args, **result.kwargs))
+        began = monotonic()
+        value = await task.acall(*args, **result.kwargs)
+        return _returned(result, value, monotonic() - began)
 
     return run
 
@@ -222,12 +227,19 @@ def _start(
     return task, result, [*context, *result.args]
 
 
-def _returned(result: TaskResult[..., Any], value: Any) -> dict[str, Any]:
-    """Return the result to archive. Raises TypeError for a return value that is not JSON."""
+def _returned(result: TaskResult[..., Any], value: Any, seconds: float) -> dict[str, Any]:
+    """Return the result to archive. Raises TypeError for a return value that is not JSON.
+
+    The admin counts ``seconds``, the run time, by task.
+    """
     refuse_unfinished(value)
     plain = normalize_json(value)
     set_return_value(result, plain)
-    return {"return_value": plain, "worker_id": result.worker_ids[-1]}
+    return {
+        "return_value": plain,
+        "worker_id": result.worker_ids[-1],
+        "seconds": round(seconds, 6),
+    }
 
 
 def _succeeded(messages: Sequence[Message], **kwargs: Any) -> None:

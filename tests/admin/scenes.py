@@ -113,10 +113,26 @@ def play() -> None:
     Mark.objects.create(text="v42", at=now() - dt.timedelta(minutes=21), is_release=True)
     Message.objects.bind("customer.#", "mails")
     Message.objects.bind("customer.*.paid", "invoices")
+    _tasks()
     _schedules()
     _bulk_actions()
     _history()
     _rollups()
+
+
+def _tasks() -> None:
+    """Runs of three tasks, some of which failed."""
+    thumbnails = queue("thumbnails")
+    for task, spread in (("resize", 0.05), ("detect_faces", 2.0), ("gone", 0)):
+        body = {"task": f"shop.images.tasks.{task}", "kwargs": {}}
+        thumbnails.send_batch([{**body, "args": [n]} for n in range(40)])
+        for number, message in enumerate(thumbnails.read(qty=40)):
+            if number % 13 == 5 or not spread:
+                message.reject("OSError: cannot identify image file")
+                continue
+            seconds = spread * math.exp(math.sin(number))
+            result = {"return_value": None, "worker_id": "1", "seconds": seconds}
+            thumbnails.complete([message.receipt], results={message.receipt: result})
 
 
 def _schedules() -> None:

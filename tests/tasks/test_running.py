@@ -77,6 +77,8 @@ def test_a_task_succeeds(committed_backend, work, each):
     assert each.get_result(result.id) == result
     async_to_sync(result.arefresh)()
     assert result.return_value == 3
+    kept = ArchivedMessage.objects.get(pk=result.id).result
+    assert 0 < kept["seconds"] < (result.finished_at - result.last_attempted_at).total_seconds()
 
 
 def test_async_queues_run_their_tasks_on_an_event_loop(committed_backend, configure, work):
