@@ -119,7 +119,7 @@ class MissedPage(Page):
             self.tell(told, messages.WARNING)
         elif not tick.is_missed:
             link = self.owner.message_link(tick.message_id, schedule.queue_id)
-            told = format_html(_("Message {id} was sent for this tick before."), id=link)
+            told = format_html(_("This tick is not missed: see message {id}."), id=link)
             self.tell(told, messages.WARNING)
         elif self.request.POST.get("confirmed") != "yes":
             asked = _("No message was sent for the tick {at} of {schedule}. Send it now?")

@@ -19,7 +19,7 @@ class Outcome(str, Enum):
 
     SENT = "sent"
     HELD = "held"  # A message held the schedule's unique key, so none was sent.
-    MISSED = "missed"  # No consumer ran at its time, so it was skipped or is part of another tick.
+    MISSED = "missed"  # No consumer sent it in time: it was skipped, or is part of another tick.
     FAILED = "failed"  # This package refused the message.
 
 

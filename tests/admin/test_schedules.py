@@ -231,7 +231,7 @@ def test_a_missed_tick_is_sent_once_after_a_question(planner, orders):
     again = confirm(planner, url, asked)
     gone = planner.get(url.replace(f"{missed.microseconds}", "99"), follow=True).content.decode()
 
-    assert f"Message {message.pk} was sent for this tick before." in plain(again)
+    assert f"This tick is not missed: see message {message.pk}" in plain(again)
     assert "This tick is not among the latest 30" in plain(gone)
     assert orders.metrics().length == 2
 
