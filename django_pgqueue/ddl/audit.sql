@@ -79,8 +79,8 @@ DECLARE
         -> CASE kind WHEN 'queue' THEN 'id' ELSE 'queue_id' END;
     queue text := CASE kind WHEN 'queue' THEN coalesce(old_row, new_row)->>'name' END;
     unrecorded text[] := '{id,name,pattern,path,queue_id,has_slots,created_at,bound_at,declared,'
-        'ended_at,next_run_at,last_run_at,ticks,error,dead_letter_queue_id,exported_below,exported_at,'
-        'system,body_schemas}';
+        'ended_at,next_run_at,last_run_at,ticks,error,dead_letter_queue_id,exported_below,'
+        'exported_at,system,body_schemas}';
     changes jsonb;
 BEGIN
     IF kind = 'queue' AND coalesce(new_row, old_row)->>'name' = 'dropped-' || number THEN

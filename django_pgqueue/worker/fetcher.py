@@ -213,7 +213,8 @@ class Fetcher(Loop):
             plan.vain += 1
         seconds, due = subscription.fall_asleep(plan.sleep, notified=woken)
         plan.at = time.monotonic() + seconds
-        plan.asleep = plan.listening
+        # A message came since the read. If others are often faster, look again first.
+        plan.asleep = plan.listening and (due > 0 or plan.vain > 1)
         if plan.notified:
             # Messages came meanwhile: fetch again soon.
             plan.fetch_now(is_notice=True)

@@ -78,6 +78,8 @@ def pause(wait: float, due: float, *, is_first: bool) -> float:
     another transaction has locked it, perhaps for long, or it does not match a condition.
 
     >>> pause(0.02, 0.0, is_first=True), pause(0.02, 0.0, is_first=False)
-    (0.001, 0.02)
+    (0.0, 0.02)
     """
-    return min(wait, max(due, NOW)) if is_first or due > 0 else wait
+    if due <= 0:
+        return 0.0 if is_first else wait
+    return min(wait, max(due, NOW))
