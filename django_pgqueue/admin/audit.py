@@ -58,7 +58,10 @@ _ESTIMATE = "estimate"
 def details(
     entry: AuditEntry, action_url: Callable[[int], str], message_link: Callable[[int, int], str]
 ) -> str:
-    """Return what an entry says besides its columns, as HTML. A change is "old → new"."""
+    """Return what an entry says besides its columns, as HTML. A change is "old → new".
+
+    Leaves out the empty settings of what was created.
+    """
     return format_html_join(
         ", ", "{}: {}", _pairs(entry, mask(entry.arguments), action_url, message_link)
     )
@@ -81,7 +84,9 @@ def _pairs(
             more = ", …" if len(value) > MOST_SHOWN or "of" in given else ""
             name = _("messages") if key == "ids" else _("copies")
             yield name, format_html("{}{}", format_html_join(", ", "{}", links), more)
-        elif key not in ("of", _ESTIMATE):
+        elif key not in ("of", _ESTIMATE) and not (
+            entry.operation == "create" and value in ("", None)
+        ):
             changes = entry.operation in ("alter", "reset")
             is_change = changes and isinstance(value, list) and len(value) == 2
             yield key, " → ".join(map(_plain, value)) if is_change else _plain(value)

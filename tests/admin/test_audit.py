@@ -10,7 +10,7 @@ from django.utils.timezone import now
 
 from django_pgqueue import queue
 from django_pgqueue.audit import acting_as
-from django_pgqueue.models import AuditEntry, Message, Queue
+from django_pgqueue.models import AuditEntry, Message, Queue, Schedule
 from tests.admin.conftest import act, page, plain
 from tests.management.calling import call
 
@@ -45,6 +45,15 @@ def test_who_purged_is_a_click_away_from_the_queues_page(admin_client, orders):
     assert len(rows(admin_client.get(LIST).content.decode())) == 5
     found = admin_client.get(LIST, {"operation": "purge"}).content.decode()
     assert [row[2] for row in rows(found)] == ["Purge"]
+
+
+def test_what_was_created_is_told_without_its_empty_settings(admin_client, orders):
+    Schedule.objects.create(name="nightly", queue=Queue.objects.get(), cron="0 4 * * *")
+
+    [made, *_] = rows(admin_client.get(LIST).content.decode())
+
+    assert "cron: 0 4 * * *" in made[5]
+    assert not re.search(r": ?(,|$)", made[5])
 
 
 def test_the_log_needs_a_permission_and_shows_the_users_queues(staff, settings):
