@@ -161,6 +161,7 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "consumers", path("process_changelist")
     yield "stacks", path("process_stacks", Process.objects.get(host="web-1").pk)
     yield "database", path("health")
+    yield "audit", path("auditentry_changelist")
 
 
 if __name__ == "__main__":

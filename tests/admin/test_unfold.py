@@ -20,12 +20,20 @@ NAV = 'class="pgqueue-nav"'
 LOOKED_AT = {
     "queues",
     "queue",
+    "group",
     "messages",
     "message-dead",
     "failures",
     "bulk-action",
     "charts-queue",
 }
+
+
+#: Whether the last of a strip's figures ends where the strip does.
+FILLED = """() => [...document.querySelectorAll(".strip.figures")].every(strip => {
+    const right = of => of.getBoundingClientRect().right
+    return right(strip) - right(strip.lastElementChild) < 3
+})"""
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +93,8 @@ def test_our_content_fits_its_window_and_has_contrast(visit, scheme):
         for width in WIDTHS:
             if found := faults(shown, width, RULES_OF_LOOKS, OURS):
                 wrong[name, width] = found
+            if not shown.evaluate(FILLED):
+                wrong[name, width] = [("figures", "leave a part of the strip empty")]
 
     assert not wrong
     assert not shown.said
