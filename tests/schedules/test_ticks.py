@@ -5,16 +5,18 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.models import AuditEntry, Message, Schedule
 from django_pgqueue.queues.ticks import KEPT
 from tests.actors import SECONDS
+from tests.conftest import run_sql
 from tests.schedules.clocks import DAY, NOON
 from tests.schedules.clocks import send_due as due
 from tests.schedules.test_schedules import made, sent
+from tests.waiting import until
 
 HOUR = dt.timedelta(hours=1)
 
@@ -152,16 +154,27 @@ def test_a_missed_tick_whose_key_is_held_stays_missed(orders):
     assert not AuditEntry.objects.filter(operation="run_missed").exists()
 
 
-def test_two_users_send_a_missed_tick_once(committed_orders, actors):
+def test_two_users_send_a_missed_tick_once(committed_orders, actor):
     made()
     due(NOON + DAY)
+    with transaction.atomic():
+        pk = run_missed()
+        second = actor.start(run_missed)
+        until(lambda: run_sql("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
 
-    both = [each.start(run_missed) for each in actors(2)]
-
-    told = [each.result(timeout=SECONDS) for each in both]
-    pk = next(each for each in told if isinstance(each, int))
-    assert f"message {pk} was sent" in next(each for each in told if isinstance(each, str))
+    assert f"message {pk} was sent" in str(second.result(timeout=SECONDS))
     assert sent() == [NOON.isoformat(), (NOON + DAY).isoformat()]
+
+
+def test_the_audit_log_leaves_out_ticks(orders):
+    found = made()
+    due(NOON + DAY)
+    found.cron, found.interval = "0 4 * * *", None
+    found.save()
+
+    recorded = AuditEntry.objects.filter(arguments__schedule="nightly").order_by("pk")
+    assert [entry.operation for entry in recorded] == ["create", "alter"]
+    assert not any("ticks" in entry.arguments for entry in recorded)
 
 
 def run_missed() -> int | str:
