@@ -132,7 +132,7 @@ def test_the_database_shows_its_hot_tables_and_retention(admin_client, orders):
     for table in ("pgqueue_ready", "pgqueue_deferred", "pgqueue_lease"):
         assert f">{table}<" in text
     removed = PurgeMark.objects.get().purged_at
-    assert f'<td>7d</td><td><time title="{removed:%Y-%m-%d %H:%M:%S}">' in text
+    assert re.search(rf'>7d</td><td[^>]*><time title="{removed:%Y-%m-%d %H:%M:%S}">', text)
     assert "Notification queue in use" in text
 
 
@@ -144,7 +144,7 @@ def test_the_database_names_the_oldest_transaction(admin_client, actor, committe
     oldest = database(admin_client).partition("Oldest transactions")[2].partition("</tbody>")[0]
 
     assert '<th scope="row">session ' in oldest
-    assert "<td>idle in transaction</td>" in oldest
+    assert ">idle in transaction</td>" in oldest
     assert "bad-text" not in oldest
     actor.do(rollback)
 
