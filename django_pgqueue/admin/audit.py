@@ -23,6 +23,7 @@ OPERATIONS = {
     "purge": gettext_lazy("Purge"),
     "redrive": gettext_lazy("Redrive"),
     "replay": gettext_lazy("Send again"),
+    "load": gettext_lazy("Load files"),
     "cancel": gettext_lazy("Cancel"),
     "delete": gettext_lazy("Delete"),
     "discard": gettext_lazy("Discard"),

@@ -7,6 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from psycopg.conninfo import make_conninfo
 
+from django_pgqueue.audit import acting_as, actor
 from django_pgqueue.management.base import add_database
 from django_pgqueue.models import Queue
 from django_pgqueue.worker.connections import parameters
@@ -50,4 +51,5 @@ class JobCommand(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         alias = Queue.objects.database(options.pop("database"))
-        run_job(self.job, alias, options, self)
+        with acting_as(actor().who, place="command", program=f"pgqueue_{self.job}"):
+            run_job(self.job, alias, options, self)

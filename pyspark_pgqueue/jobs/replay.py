@@ -6,17 +6,19 @@ call changes nothing.
 
 from __future__ import annotations
 
+import json
 import math
 import time
 import uuid
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
+from django_pgqueue.audit import actor
 from django_pgqueue.engine.columns import KEPT
 from pyspark_pgqueue.errors import InvalidOption, in_one_line
 from pyspark_pgqueue.jobs.progress import Progress, quiet
@@ -28,8 +30,27 @@ from pyspark_pgqueue.source.columns import SENT
 SLICE_SECONDS = 1.0
 #: The version of a call's last write. Rows added to the lake later are not part of that call.
 FINISHED = 2**62
+#: The condition that every row meets.
+_EVERY = ("where", "true")
 #: Number of rows that each task sorts.
 _RANGE = 500_000
+
+
+class _Call(NamedTuple):
+    """A call, as the audit log has it, and the order in which it sends its rows."""
+
+    operation: str
+    id: str
+    given: dict[str, Any]
+    order: tuple[str, ...]
+
+    def entry(self, *, ended: bool) -> str:
+        """Return the value of the option ``auditEntry``. The write runs in another process."""
+        given = {k: v for k, v in self.given.items() if v is not None and (k, v) != _EVERY}
+        who = actor()
+        by = {"who": who.who, "place": who.place, "program": who.program}
+        told = {"operation": self.operation, "arguments": given, "actor": by, "ended": ended}
+        return json.dumps(told)
 
 
 @dataclass(frozen=True)
@@ -87,7 +108,9 @@ def replay(
         f'\'"x-replay": {{"id": \' || id || \', "by": "{_plain(name)}"}}}}\' AS headers',
         *(column.name for column in KEPT),
     )
-    return _send(url, rows, to, rate, dry_run, name, ("archive_xid", "id"), progress)
+    given = {"id": name, "lake": path, "queue": queue, "to": to, "where": where, "rate": rate}
+    call = _Call("replay", name, given, ("archive_xid", "id"))
+    return _send(url, rows, to, rate, dry_run, call, progress)
 
 
 def load(
@@ -132,7 +155,9 @@ def load(
         )
     name = load_id or f"load-{uuid.uuid4().hex[:12]}"
     # Ordered by all columns: files may come in another order when the call is repeated.
-    return _send(url, rows, to, rate, dry_run, name, tuple(rows.columns), progress)
+    given = {"id": name, "path": path, "format": format, "to": to, "where": where, "rate": rate}
+    call = _Call("load", name, given, tuple(rows.columns))
+    return _send(url, rows, to, rate, dry_run, call, progress)
 
 
 def _chosen(rows: Any, where: str) -> Any:
@@ -151,8 +176,7 @@ def _send(
     to: str | None,
     rate: float | None,
     dry_run: bool,
-    name: str,
-    order: tuple[str, ...],
+    call: _Call,
     progress: Progress,
 ) -> Summary:
     """Send the rows slice by slice, from the first row that is not sent yet.
@@ -168,16 +192,17 @@ def _send(
     total = sum(counts.values())
     size = max(total if rate is None else int(rate * SLICE_SECONDS), 1)
     columns = [column for column in rows.columns if column in SENT]
-    done = FINISHED if dry_run else _version(url, name)
+    done = FINISHED if dry_run else _version(url, call.id)
     is_cut = done < total and (done > 0 or size < total)
     if is_cut:
-        rows = _numbered(rows, order, total)
+        rows = _numbered(rows, call.order, total)
     for start in range(done, total, size):
         began, end = time.monotonic(), min(start + size, total)
         part = rows.where((rows["_place"] >= start) & (rows["_place"] < end)) if is_cut else rows
         version = FINISHED if end == total else end
         writer = part.select(*columns).write.format("pgqueue").mode("append")
-        writer = writer.options(url=url, txnAppId=name, txnVersion=str(version))
+        writer = writer.options(url=url, txnAppId=call.id, txnVersion=str(version))
+        writer = writer.option("auditEntry", call.entry(ended=end == total))
         if to is not None:
             writer = writer.option("queue", to)
         writer.save()
@@ -186,7 +211,7 @@ def _send(
             time.sleep(max(size / rate - (time.monotonic() - began), 0))
     if is_cut:
         rows.unpersist()
-    return Summary(name, counts, dry_run, time.monotonic() - started)
+    return Summary(call.id, counts, dry_run, time.monotonic() - started)
 
 
 def _numbered(rows: Any, order: tuple[str, ...], total: int) -> Any:

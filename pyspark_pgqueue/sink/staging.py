@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import psycopg
@@ -23,14 +24,14 @@ _LONGEST_KEY = 255
 
 def stage(
     url: str, names: Sequence[str], queue: str | None, batches: Iterable[pa.RecordBatch]
-) -> tuple[str, int, frozenset[int]]:
-    """Stage a task's rows. Returns their token, the number of rows, and the ids of their queues.
+) -> tuple[str, int, dict[int, int]]:
+    """Stage a task's rows. Returns their token, their number, and their number by queue id.
 
     ``names`` are the columns to send, without ``queue``. ``queue`` is the queue for all rows; None:
     the column ``queue`` names each row's queue.
     """
     token, rows, place = uuid.uuid4(), 0, 0
-    used: set[int] = set()
+    used = Counter[int]()
     # One transaction: a task that fails or dies leaves nothing staged.
     with psycopg.connect(url) as connection:
         queues = connection.execute("SELECT lower(name), id FROM pgqueue_queue")
@@ -45,8 +46,9 @@ def stage(
                     copy.write_row((token, place, lines[start : start + PIECE]))
                     place += 1
                 rows += batch.num_rows
-                used.update(pc.unique(queue_ids).to_pylist())
-    return str(token), rows, frozenset(used)
+                found = pc.value_counts(queue_ids)
+                used.update(dict(zip(*(part.to_pylist() for part in found.flatten()), strict=True)))
+    return str(token), rows, dict(used)
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -11,7 +11,9 @@ already written is skipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -25,7 +27,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import NumericType, StructType
 
+from django_pgqueue.audit import acting_as
 from django_pgqueue.bare import BareRunner, open_queues
+from django_pgqueue.engine.audit.entry import record
 from django_pgqueue.engine.names import MESSAGE, table_names
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.send.once import claim
@@ -44,7 +48,7 @@ class Staged(WriterCommitMessage):
 
     token: str
     rows: int
-    queues: frozenset[int]
+    queues: dict[int, int]  # The number of rows by queue id.
     partition: int
     app_id: str | None
 
@@ -85,8 +89,11 @@ class _Writer(Landing):
         with database.connect(self.options.url) as connection:
             with connection.transaction():
                 if app_id is None or _is_new(connection, app_id, version, rows):
-                    queues = _still_there(connection, {pk for each in staged for pk in each.queues})
-                    self._send(connection, queues, tokens, rows)
+                    counts = sum((Counter(each.queues) for each in staged), Counter[int]())
+                    queues = _still_there(connection, set(counts))
+                    self._send(connection, queues, tokens, rows, counts)
+                    if self.options.audit is not None:
+                        _record(connection, json.loads(self.options.audit), queues, counts)
                 _unstage(connection, tokens)
             # Rows staged more than a day ago belong to a dead job.
             connection.execute(
@@ -100,7 +107,9 @@ class _Writer(Landing):
         queues: list[OpenQueue],
         tokens: list[str],
         rows: int,
+        counts: Counter[int],
     ) -> None:
+        """Send the staged rows. Corrects ``counts`` if a unique key keeps rows from being sent."""
         if not {"delay", "expires", "unique_key"}.isdisjoint(self.columns):
             connection.execute(ARRIVED)
             self._copy(connection, "pgqueue_arrived", tokens, rows)
@@ -108,7 +117,8 @@ class _Writer(Landing):
             for queue in queues:
                 params = claim(queue.unique_window, "column", until, on_conflict, None, None)
                 names = {**table_names(queue.id), "given": ", ".join(GIVEN)}
-                connection.execute(SEND_ONCE.format_map(names), params)
+                sent = connection.execute(SEND_ONCE.format_map(names), params)
+                counts[queue.id] = sent.rowcount
         elif queues:
             # With one queue, copy into its own table, whose trigger need not look up the rows'
             # queues.
@@ -200,6 +210,43 @@ def _is_new(
         [app_id, version, rows],
     )
     return written.rowcount == 1
+
+
+# Adds to the entry of an operation that has not ended: the same call by the same actor, interrupted
+# or not.
+_OPEN = (
+    "operation = %(operation)s AND arguments @> %(id)s::jsonb AND who = %(who)s "
+    "AND ended_at IS NULL"
+)
+_ADD = (
+    f"UPDATE pgqueue_audit SET count = count + %(count)s WHERE {_OPEN} "
+    "AND queue_id = %(queue_id)s RETURNING id"
+)
+_END = f"UPDATE pgqueue_audit SET ended_at = statement_timestamp() WHERE {_OPEN}"
+
+
+def _record(
+    connection: psycopg.Connection[Any],
+    told: Mapping[str, Any],
+    queues: Sequence[OpenQueue],
+    counts: Mapping[int, int],
+) -> None:
+    """Record a write in the audit log: an entry for each queue, to which later writes add."""
+    operation, given, actor = told["operation"], told["arguments"], told["actor"]
+    params = {
+        "operation": operation,
+        "id": json.dumps({"id": given["id"]}),
+        "who": actor["who"],
+    }
+    with acting_as(**actor):
+        for queue in queues:
+            count = counts[queue.id]
+            found = connection.execute(_ADD, {**params, "count": count, "queue_id": queue.id})
+            if count and not found.rowcount:
+                place = queue.id, queue.name
+                record(BareRunner(connection), operation, place, given, count, ended=False)
+    if told["ended"]:
+        connection.execute(_END, params)
 
 
 def _still_there(connection: psycopg.Connection[Any], ids: set[int]) -> list[OpenQueue]:

@@ -108,6 +108,7 @@ class Options:
     on_conflict: OnConflict
     txn_app_id: str | None
     txn_version: int | None
+    audit: str | None  # An operation to record in the audit log, as JSON. Set by the jobs.
     names: tuple[str, ...] = ()
 
     @classmethod
@@ -151,6 +152,7 @@ class Options:
             on_conflict=_choice(options, "onConflict", ("skip", "replace")),  # type: ignore[arg-type]
             txn_app_id=options.pop("txnappid", None),
             txn_version=_number(options, "txnVersion", least=0),
+            audit=options.pop("auditentry", None),
         )
         headers = _flag(options, "includeHeaders")
         names = _list(options.pop("columns", "")) or [

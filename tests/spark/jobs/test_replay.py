@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import socket
 import time
 import uuid
 from collections.abc import Callable
@@ -10,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from django_pgqueue.models import ArchivedMessage, BoundQueue, Message
+from django_pgqueue.audit import acting_as
+from django_pgqueue.models import ArchivedMessage, AuditEntry, BoundQueue, Message
 from pyspark_pgqueue.jobs import replay as replaying
 from pyspark_pgqueue.jobs.export import export
 from pyspark_pgqueue.jobs.replay import load, replay
@@ -60,6 +63,11 @@ def test_messages_go_back_to_their_queue_and_say_what_they_were(
     messages = live("orders")
     assert sorted(message.body["n"] for message in messages) == [100, 101, 102, 103]
     assert {message.headers["x-replay"]["by"] for message in messages} == {name}
+    [entry] = AuditEntry.objects.filter(operation="replay")
+    given = {"id": name, "lake": lake, "where": "state = 'FAILED'"}
+    assert (entry.arguments, entry.queue_name, entry.count) == (given, "orders", 4)
+    assert entry.ended_at is not None
+    assert (entry.who, entry.host) == (getpass.getuser(), socket.gethostname())
 
 
 def test_headers_are_kept_beside_the_note(spark: Any, url: str, lake: str) -> None:
@@ -88,6 +96,8 @@ def test_rate_is_kept_and_an_interrupted_replay_goes_on_at_any_rate(
     with pytest.raises(KeyboardInterrupt):
         replay(spark, url, lake, to="again", rate=20, replay_id=name, progress=interrupt)
     assert len(bodies("again")) == 20
+    [entry] = AuditEntry.objects.filter(operation="replay")
+    assert (entry.count, entry.ended_at) == (20, None)
 
     started = time.monotonic()
     for _ in range(2):  # the second call finds nothing left to send
@@ -96,6 +106,8 @@ def test_rate_is_kept_and_an_interrupted_replay_goes_on_at_any_rate(
     assert len(bodies("again")) == 40
     assert len({str(body) for body in bodies("again")}) == 40
     assert time.monotonic() - started < 60
+    [entry] = AuditEntry.objects.filter(operation="replay")
+    assert (entry.count, entry.ended_at is None) == (40, False)
 
 
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
@@ -105,11 +117,16 @@ def test_rows_of_files_become_bodies(spark: Any, url: str, tmp_path: Path, kind:
     frame = spark.createDataFrame([("a", 1), ("b", 2)], "name string, number int")
     frame.write.format(kind).options(**({"header": "true"} if kind == "csv" else {})).save(path)
 
-    summary = load(spark, url, path, to="orders", format=kind, where="number > 1")
+    with acting_as("ann", place="command", program="pgqueue_load"):
+        summary = load(spark, url, path, to="orders", format=kind, where="number > 1")
 
     assert summary.rows == 1
     number = "2" if kind == "csv" else 2
     assert bodies("orders") == [{"name": "b", "number": number}]
+    entry = AuditEntry.objects.get(operation="load")
+    assert (entry.who, entry.place, entry.program) == ("ann", "command", "pgqueue_load")
+    given = {"path": path, "format": kind, "to": "orders", "where": "number > 1"}
+    assert (entry.count, entry.arguments) == (1, {"id": summary.id, **given})
 
 
 def test_file_of_messages_keeps_what_a_message_has(spark: Any, url: str, tmp_path: Path) -> None:
