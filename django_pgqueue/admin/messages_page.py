@@ -160,6 +160,13 @@ def read(found: Sequence[Found], bodies: int = EXPORTED, length: int | None = No
     return [told[each.pk] for each in found if each.pk in told]
 
 
+def _turn_title(rows: Sequence[Listed]) -> str:
+    """Return the title of the column with the messages' turns."""
+    if rows and all(row.died for row in rows):
+        return capfirst(_("dead letter since"))
+    return _("Readable or ended")
+
+
 class MessagesPage(Page):
     """The list of the messages that a search finds, in pages."""
 
@@ -197,9 +204,7 @@ class MessagesPage(Page):
                 "tabs": self._tabs(search),
                 "rows": rows,
                 "with_queue": not search.queues or len(search.queues) > 1,
-                "turn": _("Readable or ended")
-                if not rows or not all(row.died for row in rows)
-                else capfirst(_("dead letter since")),
+                "turn": _turn_title(rows),
                 "with_reasons": any(reasons.values()),
                 "with_errors": any(row.first_line for row in rows),
                 # The URL that reverses the order, for the column by which the list is sorted.
