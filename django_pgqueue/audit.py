@@ -14,6 +14,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import re
 import socket
 import sys
 from collections.abc import Iterator
@@ -28,6 +29,8 @@ from django_pgqueue.errors import InvalidArgument
 __all__ = ["acting_as"]
 
 _LONGEST = 255
+#: Characters that PostgreSQL cannot store: NUL, and half a surrogate pair.
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 class Actor(NamedTuple):
@@ -65,7 +68,7 @@ def acting_as(who: str, *, place: str | None = None, program: str | None = None)
     Raises InvalidArgument.
     """
     given: Any = who
-    if not isinstance(given, str) or not 0 < len(given) <= _LONGEST or "\x00" in given:
+    if not isinstance(given, str) or not 0 < len(given) <= _LONGEST or _UNSTORABLE.search(given):
         raise InvalidArgument(f"who must be a text of 1 to {_LONGEST} characters, not {who!r}")
     known = actor()
     token = GIVEN.set(Actor(who, place or known.place, program or known.program, known.host))

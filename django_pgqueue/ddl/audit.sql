@@ -14,17 +14,19 @@ CREATE FUNCTION {schema}.pgqueue_audit(
 DECLARE
     pk bigint;
 BEGIN
-    actor := coalesce(actor, nullif(current_setting('pgqueue.actor', true), '')::jsonb,
-        jsonb_build_object(
+    actor := coalesce(actor, nullif(current_setting('pgqueue.actor', true), '')::jsonb);
+    -- An actor without a name does not hide the login.
+    actor := jsonb_build_object(
             'who', session_user, 'place', 'sql',
             'program', current_setting('application_name'),
-            'host', coalesce(host(inet_client_addr()), '')));
+            'host', coalesce(host(inet_client_addr()), ''))
+        || CASE WHEN actor ->> 'who' <> '' THEN jsonb_strip_nulls(actor) ELSE '{}' END;
     INSERT INTO {schema}.pgqueue_audit (operation, queue_id, queue_name, arguments, count, ended_at,
                                         who, place, program, host)
     VALUES (operation, queue_number,
             coalesce(queue, (SELECT name FROM {schema}.pgqueue_queue WHERE id = queue_number), ''),
             arguments, amount, CASE WHEN ended THEN statement_timestamp() END,
-            coalesce(actor->>'who', ''), coalesce(actor->>'place', ''),
+            left(actor->>'who', 255), coalesce(actor->>'place', ''),
             coalesce(actor->>'program', ''), coalesce(actor->>'host', ''))
     RETURNING id INTO pk;
     RETURN pk;

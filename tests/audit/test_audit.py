@@ -297,12 +297,23 @@ def test_a_bulk_action_is_one_entry_with_the_name_of_who_started_it(log):
 
 def test_the_innermost_name_counts_and_must_be_a_text(log):
 
-    with acting_as("ann"), pytest.raises(InvalidArgument), acting_as(""):
-        pass
+    for wrong in ("", "x" * 256, "a\x00b", "\ud800"):
+        with acting_as("ann"), pytest.raises(InvalidArgument), acting_as(wrong):
+            pass
     with acting_as("ann"), acting_as("bob"):
         log.alter(limit=4)
 
     assert AuditEntry.objects.get().who == "bob"
+
+
+@pytest.mark.parametrize("actor", ["7", "[]", "{}", '{"who": null}', '{"who": ""}'])
+def test_an_actor_without_a_name_does_not_hide_the_login(log, actor):
+    with transaction.atomic():
+        run_sql("SELECT set_config('pgqueue.actor', %s, true)", [actor])
+        run_sql("UPDATE pgqueue_queue SET paused = true WHERE name = 'orders'")
+
+    entry = AuditEntry.objects.get()
+    assert (entry.who, entry.place) == (entry.role, "sql")
 
 
 def test_old_entries_are_deleted_by_maintenance(log, settings):
