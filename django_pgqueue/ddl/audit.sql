@@ -153,6 +153,7 @@ BEGIN
         SELECT jsonb_object_agg(key, jsonb_build_array(each.old_row -> key, each.new_row -> key))
         INTO changes FROM unnest(ARRAY['paused', 'limit', 'rate', 'burst']) AS key
         WHERE coalesce(each.old_row -> key, 'null') <> coalesce(each.new_row -> key, 'null');
+        CONTINUE WHEN each.groups = 1 AND changes IS NULL;
         PERFORM {schema}.pgqueue_audit(
             CASE WHEN TG_OP = 'DELETE' THEN 'reset'
                  WHEN each.groups > 1 OR changes - 'paused'::text <> '{}' THEN 'alter'
