@@ -44,13 +44,14 @@ def _running(subscriptions: Iterable[Subscription]) -> Iterator[tuple[dict[str, 
     now = time.monotonic()
     for subscription in subscriptions:
         for running in list(subscription.running.values()):
-            if running.stage is not Stage.CONCLUDED:
-                first = running.messages[0]
+            messages = running.messages
+            # Without messages the run has just ended.
+            if messages and running.stage is not Stage.CONCLUDED:
                 described = {
                     "queue": subscription.name,
-                    "message": first.id,
-                    "number": len(running.messages),
-                    "what": first.task or subscription.handler.label,
+                    "message": messages[0].id,
+                    "number": len(messages),
+                    "what": messages[0].task or subscription.handler.label,
                     "seconds": round(now - running.started, 1),
                 }
                 yield described, running
