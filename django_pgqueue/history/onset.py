@@ -89,8 +89,8 @@ def _stretches(minutes: Sequence[Minute]) -> Iterator[tuple[int, int]]:
     waiting = [(0, len(minutes))]
     while waiting:
         first, end = waiting.pop()
-        whole = _likelihood(*_sums(minutes[first:end]))
         attempts, failed = _sums(minutes[first:end])
+        whole = _likelihood(attempts, failed)
         gain, cut = 0.0, first
         before, failed_before = 0, 0
         for place in range(first + 1, end):

@@ -104,8 +104,7 @@ def _poll(
     if taken or qty == 0 or time.monotonic() >= deadline:
         return taken
     with _listening(queue.runner):
-        # A notification may have come before LISTEN.
-        sleep, notified = Sleep(), True
+        sleep, notified = Sleep(), False
         while True:
             before, taken = taken, read()
             taken.add_ended(before)

@@ -36,7 +36,7 @@ class Sleep:
 
         Arguments:
             longest: the longest wait, in seconds.
-            notified: whether a notification has come since the last call; True at the first.
+            notified: whether a notification has come since the last call.
             listening: whether notifications arrive. If not, waits are short.
 
         Raises QueueNotFound.
@@ -44,13 +44,14 @@ class Sleep:
         before, doubt = self.wait, self._doubt
         self._doubt = 0  # if the call fails, it may have changed the sequence
         if listening:
-            due, doubt = fall_asleep(queue, notified=notified, doubt=doubt)
+            # Before the first call a notification may have come that nobody heard.
+            due, doubt = fall_asleep(queue, notified=notified or doubt == 0, doubt=doubt)
             self._doubt = doubt
         else:
             due = next_due(queue)
             due = 0.0 if due <= NOW else due
         self.wait = longer(before, longest, listening=listening, doubt=doubt)
-        wait = self.wait * random.uniform(0.9, 1)  # processes that wake together part
+        wait = self.wait * random.uniform(0.9, 1)  # so that processes do not poll together
         return pause(wait, due, is_first=before == 0), due
 
 

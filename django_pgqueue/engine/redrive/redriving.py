@@ -186,7 +186,7 @@ def replay(
     [(last,)] = queue.run("redrive/last_id")
     params = {
         "ids": ids,
-        "state": None if state is None else str(state),
+        "state": given["state"],
         "conditional": arguments.condition(conditional),
         "last": last,
         "page": BATCH,
