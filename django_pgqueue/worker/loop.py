@@ -114,7 +114,8 @@ class Loop(threading.Thread):
                 if self._pooled:
                     return_pooled()
                 self._woken = self._awake.wait(wait)
-                self._awake.clear()
+                if self._woken:  # else one that is set only now ends the next wait
+                    self._awake.clear()
         finally:
             connections.close_all()
 

@@ -141,6 +141,8 @@ class LockedWorker(Loop):
         self._execution = execution
         self._reserve = reserve
         self._sleep = Sleep()
+        #: Whether a notification came since it last fell asleep.
+        self._notified = False
         subscription.buffer.readers.append(self._awake)
 
     def run(self) -> None:
@@ -152,6 +154,7 @@ class LockedWorker(Loop):
             self.stop()
             return 0.0
         woken = self._woken
+        self._notified = self._notified or woken
         try:
             if copy_context().run(self._handle_one):
                 self._sleep.wait = 0.0
@@ -159,7 +162,8 @@ class LockedWorker(Loop):
             if woken:
                 self._sleep.wait = 0.0
             with limited():
-                seconds, _ = self._subscription.fall_asleep(self._sleep, notified=woken)
+                seconds, _ = self._subscription.fall_asleep(self._sleep, notified=self._notified)
+            self._notified = False
             return seconds
         finally:
             for connection in connections.all(initialized_only=True):

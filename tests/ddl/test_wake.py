@@ -189,6 +189,26 @@ def test_a_reader_whose_call_failed_learns_of_them_at_the_next(committed_orders,
     assert seconds < THROTTLE / 2  # soon, since a sender is at work
 
 
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_reader_reads_at_once_when_a_sender_in_doubt_has_committed(
+    committed_orders, actor, commits
+):
+    """The message may have come after the reader's last read."""
+    reader, opened = Sleep(), Message.objects.resolve("orders").opened
+    mark(SILENT)
+    actor.do(begin)
+    actor.do(call, "send", "orders", 1)
+    in_doubt = [reader.begin(opened, 60, notified=False)[0] for _ in range(3)]
+
+    actor.do(commit if commits else rollback)
+    over, _ = reader.begin(opened, 60, notified=False)
+    again, _ = reader.begin(opened, 60, notified=False)
+
+    assert all(0 < seconds < THROTTLE for seconds in in_doubt)
+    assert over == 0.0 if commits else over >= THROTTLE / 2
+    assert again >= THROTTLE / 2  # the row is there, but another reader has locked it
+
+
 @pytest.mark.parametrize("days", [None, 1])
 def test_the_doubt_lasts_as_long_as_a_sender_and_no_other_transaction(committed, actors, days):
     interval = None if days is None else dt.timedelta(days=days)

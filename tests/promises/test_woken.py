@@ -47,16 +47,17 @@ def test_no_message_is_lost_whether_or_not_notifications_arrive(full_speed, cons
 
 
 @promise("No consumer that listens sleeps while a message is due...")
+@pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("kind", ["NACK_ON_ERROR", "locked"])
-def test_no_consumer_sleeps_while_a_message_is_due(full_speed, consume, monkeypatch, kind):
+def test_no_consumer_sleeps_while_a_message_is_due(full_speed, consume, monkeypatch, kind, number):
     """The polls that find messages whatever happens are an hour away."""
     monkeypatch.setattr(sleep, "_LISTENING", (3600.0, 1.0, 3600.0))
     Message.objects.create_queue("orders")
-    options = {"max_fetch_interval": 3600, "max_workers": 2}
+    options = {"max_fetch_interval": 3600, "max_workers": number}
     handler = handler_of(kind, full_speed.journal, ways=["return"], work=0, **options)
-    for _ in range(2):
+    for _ in range(number):
         consume(handlers=[handler])
-    full_speed.wait(lambda: listeners() == 2)
+    full_speed.wait(lambda: listeners() == number)
     full_speed.threads(send_and_wait, 1)
 
     full_speed.run()

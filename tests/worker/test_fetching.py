@@ -19,6 +19,7 @@ from django_pgqueue.worker import Consumer as Worker
 from django_pgqueue.worker import Options
 from django_pgqueue.worker.buffer import FetchPlan
 from django_pgqueue.worker.fetcher import Fetcher
+from django_pgqueue.worker.loop import Loop
 from django_pgqueue.worker.running import Running
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
@@ -480,6 +481,59 @@ def test_a_locked_worker_looks_again_soon_after_a_notification(
 
     assert begun.acquire(timeout=4)
     finish.set()
+
+
+def test_a_locked_worker_counts_a_notification_until_it_falls_asleep(
+    committed_orders, consume, monkeypatch
+):
+    """It handles a message in between, so the read that finds too few is not the one it woke."""
+    notified: list[bool] = []
+    waits: list[float] = []
+    fall_asleep = Subscription.fall_asleep
+
+    def note(subscription: Subscription, sleep: Any, **options: bool) -> tuple[float, float]:
+        notified.append(options["notified"])
+        seconds, due = fall_asleep(subscription, sleep, **options)
+        waits.append(seconds)
+        return seconds, due
+
+    monkeypatch.setattr(Subscription, "fall_asleep", note)
+    run = consume(lambda message: None, locked=True, max_workers=1, max_fetch_interval=30)
+    until(lambda: waits and waits[-1] > 1 and listeners() == 1)
+    asleep = len(notified)
+    committed_orders.send(1)
+
+    until(lambda: run.subscription.counts.completed == 1 and len(notified) > asleep)
+
+    assert notified[asleep] is True
+
+
+def test_a_wake_up_between_a_loops_wait_and_its_next_tick_ends_the_next_wait():
+    class Once(Loop):
+        """Is woken when its first wait has timed out, just before it goes on."""
+
+        def __init__(self) -> None:
+            super().__init__("once", awake=LateEvent())
+            self.woken: list[bool] = []
+
+        def tick(self) -> float:
+            self.woken.append(self._woken)
+            if len(self.woken) == 3:
+                self.stop()
+            return 0.0 if len(self.woken) == 1 else 30.0
+
+    class LateEvent(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            came = super().wait(timeout)
+            if not timeout:
+                self.set()
+            return came
+
+    loop = Once()
+    loop.start()
+    loop.join(10)
+
+    assert loop.woken == [False, False, True]
 
 
 def test_a_locked_row_that_is_overdue_is_not_polled_without_rest(

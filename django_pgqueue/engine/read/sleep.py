@@ -41,18 +41,20 @@ class Sleep:
 
         Raises QueueNotFound.
         """
-        before, doubt = self.wait, self._doubt
+        before, known = self.wait, self._doubt
         self._doubt = 0  # if the call fails, it may have changed the sequence
         if listening:
             # Before the first call a notification may have come that nobody heard.
-            due, doubt = fall_asleep(queue, notified=notified or doubt == 0, doubt=doubt)
+            due, doubt = fall_asleep(queue, notified=notified or known == 0, doubt=known)
             self._doubt = doubt
         else:
-            due = next_due(queue)
+            due, doubt = next_due(queue), known
             due = 0.0 if due <= NOW else due
         self.wait = longer(before, longest, listening=listening, doubt=doubt)
         wait = self.wait * random.uniform(0.9, 1)  # so that processes do not poll together
-        return pause(wait, due, is_first=before == 0), due
+        # A sender in doubt may have committed since the read.
+        may_be_new = before == 0 or (known is not None and doubt is None)
+        return pause(wait, due, may_be_new=may_be_new), due
 
 
 def longer(
@@ -72,15 +74,15 @@ def longer(
     return min(max(wait * growth, first), most, longest)
 
 
-def pause(wait: float, due: float, *, is_first: bool) -> float:
+def pause(wait: float, due: float, *, may_be_new: bool) -> float:
     """Seconds until the next read, at most ``wait``, after one that found too few messages.
 
     A message that is due now may have come since the read. If the next read does not find it,
     another transaction has locked it, perhaps for long, or it does not match a condition.
 
-    >>> pause(0.02, 0.0, is_first=True), pause(0.02, 0.0, is_first=False)
+    >>> pause(0.02, 0.0, may_be_new=True), pause(0.02, 0.0, may_be_new=False)
     (0.0, 0.02)
     """
     if due <= 0:
-        return 0.0 if is_first else wait
+        return 0.0 if may_be_new else wait
     return min(wait, max(due, NOW))
