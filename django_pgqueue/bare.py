@@ -29,7 +29,7 @@ from django_pgqueue.engine.read.grouped import read_grouped, read_grouped_rr
 from django_pgqueue.engine.read.polling import read_with_poll
 from django_pgqueue.engine.read.reading import peek, pop, read
 from django_pgqueue.engine.rows import Deliveries, Delivery
-from django_pgqueue.engine.runner import Rows, dated
+from django_pgqueue.engine.runner import Plan, Rows
 from django_pgqueue.engine.send.sending import send, send_batch
 from django_pgqueue.engine.settings import DEFAULTS, mistake
 from django_pgqueue.engine.settle.outcomes import fail, release, retry
@@ -59,6 +59,9 @@ __all__ = [
     "set_vt",
 ]
 
+#: Maximum number of statements whose plans a connection keeps, as psycopg's ``prepared_max``.
+PLANS = 100
+
 _COLUMNS = ", ".join(f'"{name}"' for name in STORED)
 
 
@@ -75,6 +78,7 @@ class BareRunner:
         self.session = connection
         self.settings = SimpleNamespace(**{**DEFAULTS, **_checked(settings or {})})
         self._cursor = connection.cursor(row_factory=tuple_row)
+        self._plans: dict[str, Plan] = {}
         # Load jsonb as text: the engine decodes bodies itself.
         self._cursor.adapters.register_loader("jsonb", TextLoader)
 
@@ -101,7 +105,12 @@ class BareRunner:
         return self.alone
 
     def run(self, text: str, params: Mapping[str, Any] | None = None) -> Rows:
-        return self._cursor.execute(dated(text), params).fetchall()
+        plan = self._plans.get(text)
+        if plan is None:
+            if len(self._plans) == PLANS:
+                self._plans.clear()
+            plan = self._plans[text] = Plan(text)
+        return plan.run(self._cursor, params)
 
     def transaction(self) -> AbstractContextManager[Any]:
         return self.session.transaction()

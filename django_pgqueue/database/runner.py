@@ -2,7 +2,7 @@
 
 Django binds values in the client, so the server parses and plans a statement at each run. That is
 half the cost of reading one message. psycopg prepares a statement that runs repeatedly; its plan is
-kept for ten seconds at most (:func:`django_pgqueue.engine.runner.dated`). Nothing is prepared
+renewed now and then (:class:`django_pgqueue.engine.runner.Plan`). Nothing is prepared
 behind a pooler, which may change the session between two statements (:func:`_is_direct`).
 """
 
@@ -20,18 +20,25 @@ from django.db import connections, transaction
 from django.db.backends.postgresql.base import Cursor
 
 from django_pgqueue.conf import settings
-from django_pgqueue.engine.runner import Rows, dated
+from django_pgqueue.engine.runner import Plan, Rows
 
 #: psycopg prepares a statement once it has run this many times.
 THRESHOLD = 5
 #: Maximum number of cursors per connection. Each holds its last row, with a body of any size.
 CURSORS = 16
 
+
+class PlannedCursor(psycopg.Cursor[Any]):
+    """A cursor for one statement at a time."""
+
+    plan: Plan
+
+
 # For each tested session: whether statements may be prepared in it.
 _found: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 # The cursors of each Django connection, by statement. Making a new cursor takes a tenth of the time
 # of a send; running another statement on a used cursor takes a tenth of the time of a read.
-_cursors: WeakKeyDictionary[Any, dict[str, psycopg.Cursor[Any]]] = WeakKeyDictionary()
+_cursors: WeakKeyDictionary[Any, dict[str, PlannedCursor]] = WeakKeyDictionary()
 
 
 class DjangoRunner:
@@ -81,7 +88,7 @@ class DjangoRunner:
                 return rows
         connection.validate_no_broken_transaction()
         with connection.wrap_database_errors:
-            rows = own.execute(dated(text), params).fetchall()
+            rows = own.plan.run(own, params)
         if len(rows) > 1:
             own.close()  # otherwise it holds these rows until its next statement
         return rows
@@ -104,7 +111,7 @@ def database_key(alias: str) -> tuple[str, str]:
     return alias, str(known["NAME"])
 
 
-def preparing_cursor(connection: Any, text: str) -> psycopg.Cursor[Any] | None:
+def preparing_cursor(connection: Any, text: str) -> PlannedCursor | None:
     """Return a cursor that prepares ``text``; None if this connection prepares nothing.
 
     Opens the connection. The next call with the same text returns the same cursor, which has cached
@@ -124,6 +131,8 @@ def preparing_cursor(connection: Any, text: str) -> psycopg.Cursor[Any] | None:
     shared = connection.allow_thread_sharing  # threads must not share a cursor
     cursors = {} if shared else _cursors.setdefault(connection, {})
     cursor = cursors.pop(text, None)
+    # A cursor that returned many rows is closed, and its plan goes on.
+    plan = cursor.plan if cursor is not None and cursor.connection is session else None
     if cursor is None and len(cursors) == CURSORS:
         cursor = cursors.pop(next(iter(cursors)))  # the least recently used
     if cursor is None or cursor.connection is not session or cursor.closed:
@@ -133,7 +142,11 @@ def preparing_cursor(connection: Any, text: str) -> psycopg.Cursor[Any] | None:
                 known = _look(connection, session)
         if not known:
             return None
-        cursor = psycopg.Cursor(session)
+        plan = plan or Plan(text)
+        cursor = PlannedCursor(session)
+    elif plan is None:
+        plan = Plan(text)
+    cursor.plan = plan
     cursors[text] = cursor
     return cursor
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable, Mapping
 from contextlib import AbstractContextManager
-from functools import lru_cache
 from typing import Any, Protocol
 
 try:
@@ -16,12 +15,16 @@ except ImportError as error:
         f"pip install 'psycopg[binary]'. psycopg2 does not replace it"
     ) from error
 
-__all__ = ["Rows", "Runner", "dated"]
+__all__ = ["Plan", "Rows", "Runner"]
 
 Rows = list[tuple[Any, ...]]
 
-#: The longest time that a query plan is used, in seconds.
-PLAN_SECONDS = 10
+#: The shortest and the longest time that a query plan is used, in seconds.
+PLAN_SECONDS, LONGEST_PLAN_SECONDS = 10, 300
+#: The number of runs beside which planning anew costs little.
+ENOUGH = 100
+#: A run of more seconds may have had a plan for empty tables.
+SLOW = 0.01
 
 
 class Runner(Protocol):
@@ -61,17 +64,35 @@ class Runner(Protocol):
         """A transaction, or a savepoint in the open one."""
 
 
-def dated(text: str) -> str:
-    """Append a comment that changes every ten seconds, so that the statement's plan expires.
+class Plan:
+    """The text of a statement on one connection. It changes now and then, so that its plan ends.
 
-    A plan made for empty tables would still scan them after they have filled. With a period of one
-    second the server planned each statement eleven times a second: five times before psycopg
-    prepares it, five times before PostgreSQL makes a generic plan, and once for that plan.
+    A plan made for empty tables would still scan them after they have filled. But the server plans
+    each new text eleven times: five times before psycopg prepares it, five times before PostgreSQL
+    makes a generic plan, and once for that plan. So a text remains while the statement runs seldom
+    and fast.
     """
-    return _ended(text, int(time.monotonic() // PLAN_SECONDS))
 
+    __slots__ = ("_began", "_runs", "_statement", "_text")
 
-@lru_cache(maxsize=256)
-def _ended(text: str, period: int) -> str:
-    # Cached, because psycopg caches a statement's adapters by the identity of its text.
-    return f"{text}\n-- {period}"
+    def __init__(self, statement: str) -> None:
+        self._statement = statement
+        self._runs = 0
+        self._renew(time.monotonic())
+
+    def run(self, cursor: psycopg.Cursor[Any], params: Mapping[str, Any] | None) -> Rows:
+        """Run the statement on a cursor of the connection, and return its rows."""
+        now = time.monotonic()
+        age = now - self._began
+        if age >= PLAN_SECONDS and (self._runs >= ENOUGH or age >= LONGEST_PLAN_SECONDS):
+            self._renew(now)
+        self._runs += 1
+        rows = cursor.execute(self._text, params).fetchall()
+        if time.monotonic() - now > SLOW:
+            self._runs = ENOUGH
+        return rows
+
+    def _renew(self, now: float) -> None:
+        # By time: the same statement may have had another Plan on this connection.
+        self._text = f"{self._statement}\n-- {int(now // PLAN_SECONDS)}"
+        self._began, self._runs = now, 0

@@ -23,8 +23,8 @@ OFTEN = cursors.THRESHOLD + 2
 
 @pytest.fixture(autouse=True)
 def afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A connection without prepared statements, and an interval of ten seconds that never ends."""
-    monkeypatch.setattr(cursors, "dated", lambda text: text)
+    """A connection without prepared statements, whose plans do not end."""
+    monkeypatch.setattr(engine_runner, "PLAN_SECONDS", float("inf"))
     connection.close()
     yield
     connection.close()
@@ -79,36 +79,68 @@ def test_prepared_statements_give_the_same_results(committed_orders):
     assert len(prepared()) >= 4
 
 
-def test_a_plan_is_used_for_ten_seconds_at_most(committed_orders, monkeypatch):
+@pytest.mark.parametrize(
+    ("often", "slow", "seconds", "plans"),
+    [
+        (False, False, 10, 1),
+        (False, False, 299, 1),
+        (False, False, 300, 2),
+        (True, False, 9, 1),
+        (True, False, 10, 2),
+        (False, True, 9, 1),
+        (False, True, 10, 2),
+    ],
+)
+def test_a_plan_of_seldom_and_fast_runs_is_used_longer(
+    committed_orders, monkeypatch, often, slow, seconds, plans
+):
     monkeypatch.undo()
-    at = time.monotonic()
-    monkeypatch.setattr(engine_runner.time, "monotonic", lambda: at)
-    send(committed_orders)
-    monkeypatch.setattr(engine_runner.time, "monotonic", lambda: at + engine_runner.PLAN_SECONDS)
+    monkeypatch.setattr(engine_runner, "SLOW", 3600)
+    began = 10.0 * engine_runner.LONGEST_PLAN_SECONDS
+    monkeypatch.setattr(engine_runner.time, "monotonic", lambda: began)
+    send(committed_orders, engine_runner.ENOUGH if often else OFTEN)
+    if slow:
+        monkeypatch.setattr(engine_runner, "SLOW", -1)
+        send(committed_orders, 1)
+        monkeypatch.setattr(engine_runner, "SLOW", 3600)
+    monkeypatch.setattr(engine_runner.time, "monotonic", lambda: began + seconds)
     send(committed_orders)
 
-    assert len(prepared()) == 2
-    assert len(set(prepared())) == 2
+    assert len(prepared()) == plans
+    assert len(set(prepared())) == plans
 
 
 def test_a_plan_of_an_empty_table_is_no_trap(committed_orders, monkeypatch):
-    for _ in range(OFTEN):
-        assert committed_orders.read() == []
+    monkeypatch.undo()
+    clock, ahead = time.monotonic, [0.0]
+    monkeypatch.setattr(engine_runner.time, "monotonic", lambda: clock() + ahead[0])
+
+    def plans() -> dict[str, int]:
+        found = run_sql(
+            "SELECT statement, generic_plans FROM pg_prepared_statements "
+            "WHERE statement LIKE '-- Lease up to qty ready messages%'"
+        )
+        return {text.rpartition("-- ")[2]: generic for text, generic in found}
+
+    run_sql("VACUUM ANALYZE pgqueue_ready, pgqueue_message")
+    for _ in range(2 * OFTEN):
+        send(committed_orders, 2)
+        committed_orders.archive(committed_orders.read(qty=2))
+    [(old, generic)] = plans().items()
     run_sql(
         "INSERT INTO pgqueue_message (queue_id, body) "
-        "SELECT %s, '1' FROM generate_series(1, 20000)",
+        "SELECT %s, '1' FROM generate_series(1, 100000)",
         [Queue.objects.get().pk],
     )
-    monkeypatch.undo()
 
-    [message] = committed_orders.read()
+    committed_orders.read(qty=2)  # slow
+    ahead[0] = engine_runner.PLAN_SECONDS
+    for _ in range(OFTEN):
+        committed_orders.read(qty=2)
 
-    explained = run_sql(
-        "SELECT count(*) FROM pg_prepared_statements WHERE generic_plans > 0 AND statement LIKE %s",
-        [f"%-- {int(time.monotonic() // engine_runner.PLAN_SECONDS)}"],
-    )
-    assert explained == [(0,)]
-    assert committed_orders.archive(message) == [message.id]
+    assert generic > 0
+    [again] = [number for text, number in plans().items() if text != old]
+    assert again == 0
 
 
 def test_nothing_is_prepared_where_a_pooler_may_be(committed_orders, monkeypatch):
