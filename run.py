@@ -8,6 +8,7 @@
     python3 run.py test --all           every test: also slow ones, acceptance, chaos and Spark
     python3 run.py test --postgres BIN  tests on the PostgreSQL in the bin directory BIN
     python3 run.py check                linters, types, import layers, migrations, documentation
+    python3 run.py install              what all commands need, in advance
     python3 run.py docs                 the documentation as a site, in docs/_build/html
     python3 run.py docs --linkcheck     a check of the documentation's links
     python3 run.py coverage [arguments] like test, and measures the coverage of lines and branches
@@ -47,6 +48,7 @@ NEEDS = {"demo": ["--group=example"], "test": ["--group=test"]}
 NEEDS["check"] = [*NEEDS["test"], "--group=lint", "--group=docs"]
 NEEDS["docs"] = ["--group=docs"]
 NEEDS["coverage"] = [*NEEDS["test"], "--group=coverage"]
+NEEDS["install"] = sorted({need for needs in NEEDS.values() for need in needs})
 
 
 def main(arguments):
@@ -55,9 +57,11 @@ def main(arguments):
         print(__doc__.strip())
         return 0 if command in {"-h", "--help"} else 2
     needs = list(NEEDS[command])
-    if command in {"test", "coverage"} and shutil.which("java"):
+    if command in {"test", "coverage", "install"} and shutil.which("java"):
         needs.append("--extra=spark")
     prepare(needs)
+    if command == "install":
+        return 0
     commands = {"demo": demo, "test": test, "check": check, "docs": docs, "coverage": coverage}
     return commands[command](arguments[1:])
 
