@@ -89,6 +89,25 @@ def send_bulk(bench: Any) -> dict[str, Measure]:
     ),
 )
 def send_notify(bench: Any) -> dict[str, Measure]:
+    return notifying(bench, "ours, bare cursor", "PGMQ")
+
+
+@scenario(
+    "The same on a slow disk: each flush of the log waits 5 ms (commit_delay)",
+    unit="commits/s",
+    baseline="ours, no NOTIFY",
+    goals=(Goal("ours, NOTIFY", "ours, no NOTIFY", at_least=0.85),),
+)
+def send_notify_slow(bench: Any) -> dict[str, Measure]:
+    bench.on_close(bench.sql, "SELECT pg_reload_conf()")
+    for name, value in (("commit_delay", 5000), ("commit_siblings", 0)):
+        bench.sql(f"ALTER SYSTEM SET {name} = {value}")
+        bench.on_close(bench.sql, f"ALTER SYSTEM RESET {name}")
+    bench.sql("SELECT pg_reload_conf()")
+    return notifying(bench, "ours, bare cursor")
+
+
+def notifying(bench: Any, *senders: str) -> dict[str, Measure]:
     def measure(peer: str, notify: bool) -> Measure:
         _, name = bench.queue(peer, notify=notify)
         body = bench.payload.bodies[0]
@@ -106,7 +125,7 @@ def send_notify(bench: Any) -> dict[str, Measure]:
         f"{'PGMQ' if peer == 'PGMQ' else 'ours'}, {'NOTIFY' if notify else 'no NOTIFY'}": measure(
             peer, notify
         )
-        for peer in bench.contestants("ours, bare cursor", "PGMQ")
+        for peer in bench.contestants(*senders)
         for notify in (True, False)
     }
 
