@@ -26,7 +26,7 @@ from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.ticks import Sparkline
 from django_pgqueue.errors import PgQueueError
 from django_pgqueue.models import Schedule
-from django_pgqueue.queues.ticks import KEPT
+from django_pgqueue.queues.ticks import KEPT, tick_at
 from django_pgqueue.templatetags.pgqueue_admin import EMPTY, moment, when
 from django_pgqueue.types import was_skipped
 
@@ -112,8 +112,7 @@ class MissedPage(Page):
     def answer(self, pk: int, microseconds: int) -> HttpResponse:
         schedule = get_object_or_404(self.owner.get_queryset(self.request), pk=pk)
         back = self.url("schedule_change", pk)
-        ticks = schedule.latest_ticks
-        tick = next((each for each in ticks if each.microseconds == microseconds), None)
+        tick = tick_at(schedule.latest_ticks, microseconds)
         if tick is None:
             told = _("This tick is not among the latest %s: use Run now.") % KEPT
             self.tell(told, messages.WARNING)

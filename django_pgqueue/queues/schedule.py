@@ -27,7 +27,7 @@ from django_pgqueue.engine.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
 from django_pgqueue.engine.times import as_microseconds
 from django_pgqueue.errors import InvalidArgument, PgQueueError
 from django_pgqueue.queues.bound import queue
-from django_pgqueue.queues.ticks import KEPT, Outcome, Tick
+from django_pgqueue.queues.ticks import KEPT, Outcome, Tick, tick_at
 from django_pgqueue.tables import columns
 from django_pgqueue.tables.process import Process
 from django_pgqueue.tables.queue import Queue
@@ -44,8 +44,8 @@ _LATE = dt.timedelta(minutes=1)
 _PATIENCE = 0.2
 
 _TIMES = ("cron", "interval", "time_zone", "paused", "ended_at")
-#: The fields that change when a tick is sent.
-_RUNS = frozenset({"next_run_at", "last_run_at", "ticks"})
+#: The fields that ticks write.
+_RUNS = frozenset({"next_run_at", "last_run_at", "ticks", "error"})
 
 #: If the server's clock is set back by less than this, ticks already sent are not sent again.
 _AHEAD = dt.timedelta(days=2)
@@ -357,18 +357,17 @@ class Schedule(models.Model):
                 rows = type(self).objects.using(alias).select_for_update()
                 old = rows.filter(pk=self.pk).first()
             if old is not None:
-                self.ticks = old.ticks  # those of this object may be older
+                for name in _RUNS:  # those of this object may be older
+                    setattr(self, name, getattr(old, name))
+                if fields is None:
+                    fields = (f.name for f in self._meta.concrete_fields if not f.primary_key)
+                fields = set(fields) - _RUNS
             if old is None or any(getattr(old, f) != getattr(self, f) for f in _TIMES):
                 now = _now(alias)
                 self.next_run_at = self.following(now, now)
                 self.error = ""
                 if fields is not None:
                     fields = {*fields, "next_run_at", "error"}
-            else:
-                # Keep the stored ticks: those of this object may be older.
-                self.next_run_at, self.last_run_at = old.next_run_at, old.last_run_at
-                known = fields or (f.name for f in self._meta.concrete_fields if not f.primary_key)
-                fields = set(known) - _RUNS
             super().save(*args, using=alias, update_fields=fields, **kwargs)
         if not settings.USE_TZ and is_aware(self.next_run_at):
             self.next_run_at = make_naive(self.next_run_at)
@@ -463,7 +462,7 @@ class Schedule(models.Model):
             rows = type(self).objects.using(alias).select_related("queue")
             row = rows.select_for_update(of=("self",)).get(pk=self.pk)
             known = row.latest_ticks
-            found = next((each for each in known if each.microseconds == tick.microseconds), None)
+            found = tick_at(known, tick.microseconds)
             if found is None:
                 raise InvalidArgument(
                     f"{self.name} has no tick {tick.at.isoformat()} among its latest {KEPT}: use "

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterable
 from enum import Enum
 from typing import Any, NamedTuple
 
 from django_pgqueue.engine.times import EPOCH, moment
 
-__all__ = ["KEPT", "Outcome", "Tick"]
+__all__ = ["KEPT", "Outcome", "Tick", "tick_at"]
 
 #: How many ticks of a schedule are kept.
 KEPT = 30
@@ -51,3 +52,8 @@ class Tick(NamedTuple):
     def is_missed(self) -> bool:
         """Whether no message was sent for the tick, and :meth:`Schedule.run_missed` can send it."""
         return self.outcome in (Outcome.MISSED, Outcome.FAILED)
+
+
+def tick_at(ticks: Iterable[Tick], microseconds: int) -> Tick | None:
+    """Return the tick of a time, in microseconds since 1970; None if it is not among them."""
+    return next((each for each in ticks if each.microseconds == microseconds), None)

@@ -131,6 +131,26 @@ def test_saving_a_schedule_read_before_a_tick_does_not_repeat_the_tick(orders):
     assert due(NOON) == 0
 
 
+def test_new_times_saved_by_a_schedule_read_before_a_tick_keep_the_tick(orders):
+    old = made(interval=DAY)
+    due(NOON)
+
+    old.interval, old.cron = None, "0 4 * * *"
+    old.save()
+
+    assert old.last_run_at == Schedule.objects.get().last_run_at == NOON
+
+
+def test_saving_a_schedule_read_before_an_error_keeps_the_error(orders):
+    old = made(interval=DAY)
+    Schedule.objects.update(error="permission denied")
+
+    old.body = {"new": True}
+    old.save()
+
+    assert old.error == Schedule.objects.get().error == "permission denied"
+
+
 @pytest.mark.parametrize("fields", [None, ["interval", "cron"]])
 def test_new_times_count_from_now_though_only_they_are_saved(orders, fields):
     found = made(interval=DAY)
