@@ -113,10 +113,11 @@ class Listed(NamedTuple):
 
     def as_line(self) -> str:
         """Return the message as an exported line of JSON, with secrets masked."""
+        place = self.state or (self.standing and self.standing.place.name)
         told = {
             "id": self.pk,
             "queue": self.queue,
-            "state": self.state or (self.standing and self.standing.place.name),
+            "state": "DEAD_LETTER" if self.died else place,
             "enqueued_at": self.enqueued_at,
             "scheduled_at": self.scheduled_at,
             "expires_at": self.expires_at,

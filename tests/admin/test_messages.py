@@ -708,6 +708,19 @@ def test_a_list_is_exported_as_json_lines(operator, orders, failed, monkeypatch)
     assert len(b"".join(capped.streaming_content).splitlines()) == 1
 
 
+def test_a_dead_letter_is_one_in_the_list_and_in_its_export(operator, orders, dead_letters):
+    orders.send(1)
+    [message] = orders.read()
+    message.reject("ValueError: no such card")
+    url = reverse("admin:django_pgqueue_message_changelist")
+
+    [row] = rows(operator, "message")
+    [line] = operator.get(url, {"export": "jsonl"}).streaming_content
+
+    assert row["state"] == "dead letter"
+    assert json.loads(line)["state"] == "DEAD_LETTER"
+
+
 def test_a_list_asks_as_often_for_many_queues(operator, orders):
     orders.send(1)
     page(operator, "message")
