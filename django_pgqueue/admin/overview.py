@@ -27,15 +27,12 @@ from django_pgqueue.errors import error_line
 from django_pgqueue.history.onset import MINUTES, Minute, Onset, onsets
 from django_pgqueue.history.recent import Recent, Times, recent, times, total
 from django_pgqueue.models import Acknowledgement, Mark, Process, Queue
-from django_pgqueue.tables.process import ago
+from django_pgqueue.tables.process import DEAD_AFTER, ago
 from django_pgqueue.templatetags.pgqueue_admin import counted, cut, number, seconds_since
 from django_pgqueue.types import Metrics
-from django_pgqueue.worker import Options
 
 #: Seconds after which an open transaction is reported.
 LONG_TRANSACTION = 300.0
-#: Seconds without a heartbeat after which a consumer counts as dead.
-DEAD_AFTER = Options.dead_after
 
 #: A queue has failures if at least ``FAILURES`` attempts, and at least the share ``SHARE`` of all
 #: attempts, failed in the last hour. It is failing if at least ``FAILURES`` attempts, and at least

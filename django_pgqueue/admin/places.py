@@ -19,8 +19,8 @@ from django.utils.translation import gettext_lazy as _
 from django_pgqueue.admin.queries import ask
 from django_pgqueue.engine.statements import Part, compose
 from django_pgqueue.models import Message
+from django_pgqueue.tables.process import DEAD_AFTER
 from django_pgqueue.types import ENDS, State
-from django_pgqueue.worker import Options
 
 
 class Place(TextChoices):
@@ -203,7 +203,7 @@ def surroundings(message: Message, source: str | None, holder: int | None) -> Su
         "most": MOST_COUNTED,
         "queue_id": message.queue_id,
         "queue": message.queue.name,
-        "dead_after": Options.dead_after,
+        "dead_after": DEAD_AFTER,
         "source": source,
         "holder": holder,
     }

@@ -18,12 +18,11 @@ from django_pgqueue.admin import places
 from django_pgqueue.admin.access import allowed, queues_for
 from django_pgqueue.admin.base import RecordAdmin
 from django_pgqueue.admin.health import HealthPage
-from django_pgqueue.admin.overview import DEAD_AFTER
 from django_pgqueue.admin.page import Page
 from django_pgqueue.database.runner import runner
 from django_pgqueue.engine.audit.entry import record
 from django_pgqueue.models import Message, Process
-from django_pgqueue.tables.process import GONE_KEPT, ago
+from django_pgqueue.tables.process import DEAD_AFTER, GONE_KEPT, ago
 from django_pgqueue.templatetags.pgqueue_admin import seconds_since
 
 #: Maximum number of running messages that are looked up, over all consumers.

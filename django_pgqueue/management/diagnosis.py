@@ -24,6 +24,7 @@ from django_pgqueue.maintenance import lakes
 from django_pgqueue.maintenance.round import is_lost
 from django_pgqueue.management.base import counted
 from django_pgqueue.models import Message, Process, Queue, Schedule
+from django_pgqueue.tables.process import DEAD_AFTER
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Limits:
     unbounded: int = 10 * 2**30
     #: Failed attempts allowed above ATTEMPTS_PER_QUEUE: maintenance removes them only in rounds.
     attempts: int = 100_000
-    dead_after: float = 12.0
+    dead_after: float = DEAD_AFTER
     export: float = lakes.LATE
     #: Timeout of each statement of a check.
     timeout: float = 10.0

@@ -20,19 +20,23 @@ MOST = 50
 _RELEASED = """
     INSERT INTO pgqueue_mark (text, at, is_release) SELECT %(release)s, statement_timestamp(), true
     WHERE NOT EXISTS (SELECT FROM pgqueue_process WHERE release = %(release)s AND gone_at IS NULL
-                      AND heartbeat_at > statement_timestamp() - interval '12 s')
+                      AND heartbeat_at > statement_timestamp()
+                                         - make_interval(secs => %(dead_after)s))
       AND %(release)s IS DISTINCT FROM (
           SELECT text FROM pgqueue_mark WHERE is_release ORDER BY at DESC, id DESC LIMIT 1)
 """
 
 
 class MarkManager(HomeManager["Mark"]):
-    def released(self, release: str, *, using: str) -> None:
-        """Mark the first start of a consumer of a release. Call it in a transaction."""
+    def released(self, release: str, dead_after: float, *, using: str) -> None:
+        """Mark the first start of a consumer of a release. Call it in a transaction.
+
+        ``dead_after`` is the number of seconds without a heartbeat after which a process is dead.
+        """
         with connections[using].cursor() as cursor:
             # Of two processes that start together the second sees the first one's mark.
             cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended('pgqueue.mark', 0))")
-            cursor.execute(_RELEASED, {"release": release})
+            cursor.execute(_RELEASED, {"release": release, "dead_after": dead_after})
 
     def since(self, first: dt.datetime, *, using: str) -> list[Mark]:
         """Return the marks from a time on, the oldest first."""

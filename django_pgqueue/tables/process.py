@@ -27,6 +27,8 @@ _BEAT = """
     RETURNING quiet, stacks_wanted
 """
 
+#: Seconds without a heartbeat after which a process counts as dead.
+DEAD_AFTER = 12.0
 #: How long the row of a dead process is kept.
 GONE_KEPT = dt.timedelta(days=1)
 
@@ -54,7 +56,7 @@ class ProcessManager(HomeManager["Process"]):
         release = os.environ.get("PGQUEUE_RELEASE", "").replace("\0", "").strip()[:LONGEST]
         with transaction.atomic(using=using) if release else nullcontext():
             if release:
-                Mark.objects.released(release, using=using)
+                Mark.objects.released(release, DEAD_AFTER, using=using)
             return self.using(using).create(
                 host=socket.gethostname(),
                 pid=os.getpid(),

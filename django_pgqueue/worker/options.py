@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from django_pgqueue.tables.process import DEAD_AFTER
+
 
 @dataclass(frozen=True)
 class Options:
@@ -16,7 +18,7 @@ class Options:
     graceful_timeout: float = 30.0
     flush_interval: float = 0.005
     heartbeat: float = 2.0
-    dead_after: float = 12.0
+    dead_after: float = DEAD_AFTER
     #: A connection that is silent for longer counts as broken.
     database_timeout: float = 30.0
     max_messages: int | None = None

@@ -14,7 +14,7 @@ from django.core.management.base import CommandParser
 from django_pgqueue.engine.wording import amount
 from django_pgqueue.management.base import QueueCommand, add_time
 from django_pgqueue.models import Message, Process, Queue
-from django_pgqueue.worker import Options
+from django_pgqueue.tables.process import DEAD_AFTER
 
 
 class Command(QueueCommand):
@@ -24,7 +24,7 @@ class Command(QueueCommand):
         super().add_arguments(parser)
         parser.add_argument("queues", nargs="*", help="only these queues (default: all)")
         without = "how long a consumer may send no heartbeat before it counts as dead"
-        add_time(parser, "--dead-after", Options.dead_after, without)
+        add_time(parser, "--dead-after", DEAD_AFTER, without)
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
         live = Process.objects.live(options["dead_after"], using=alias)
