@@ -9,11 +9,14 @@ failing AS MATERIALIZED (
                        WHERE queue_id = q.id ORDER BY at DESC, id DESC LIMIT 1) a ON true
     CROSS JOIN LATERAL ({minutes}) m
 ),
-paused AS MATERIALIZED (  -- pauses of groups and schedules have arguments
+paused AS MATERIALIZED (  -- the last entry that paused the queue, and no group or schedule of it
     SELECT q.id, e.who, e.at
     FROM unnest(%(paused)s::int[]) AS q (id)
     CROSS JOIN LATERAL (SELECT who, at FROM pgqueue_audit
-                        WHERE queue_id = q.id AND operation = 'pause' AND arguments = '{{}}'
+                        WHERE queue_id = q.id AND NOT arguments ?| '{{group,schedule}}'
+                          AND CASE operation WHEN 'pause' THEN true
+                                             WHEN 'alter' THEN arguments #>> '{{paused,1}}' = 'true'
+                                             WHEN 'create' THEN arguments ->> 'paused' = 'true' END
                         ORDER BY id DESC LIMIT 1) e
 )
 SELECT q.id, coalesce(f.failed, 0), coalesce(f.dead, 0), o.seconds::float8, a.error_class, a.message,

@@ -84,6 +84,7 @@ DECLARE
         'ended_at,next_run_at,last_run_at,ticks,error,dead_letter_queue_id,exported_below,'
         'exported_at,system,body_schemas}';
     changes jsonb;
+    is_pause boolean;
 BEGIN
     IF kind = 'queue' AND coalesce(new_row, old_row)->>'name' = 'dropped-' || number THEN
         -- pgmq.drop_queue() renames the queue; maintenance deletes it later.
@@ -114,17 +115,15 @@ BEGIN
             subject || jsonb_strip_nulls(new_row - unrecorded - 'body'::text));
         RETURN NULL;
     END IF;
-    IF new_row->'paused' <> old_row->'paused' THEN
-        PERFORM {schema}.pgqueue_audit(
-            CASE WHEN (new_row->>'paused')::boolean THEN 'pause' ELSE 'resume' END,
-            number, queue, subject);
-    END IF;
     SELECT jsonb_object_agg(key, CASE key WHEN 'body' THEN '"changed"'
                                  ELSE jsonb_build_array(old_row->key, value) END)
-    INTO changes FROM jsonb_each(new_row - unrecorded - 'paused'::text)
-    WHERE value IS DISTINCT FROM old_row->key;
+    INTO changes FROM jsonb_each(new_row - unrecorded) WHERE value IS DISTINCT FROM old_row->key;
     IF changes IS NOT NULL THEN
-        PERFORM {schema}.pgqueue_audit('alter', number, queue, subject || changes);
+        is_pause := changes - 'paused'::text = '{}';
+        PERFORM {schema}.pgqueue_audit(
+            CASE WHEN NOT is_pause THEN 'alter'
+                 WHEN (new_row->>'paused')::boolean THEN 'pause' ELSE 'resume' END,
+            number, queue, subject || CASE WHEN is_pause THEN '{}' ELSE changes END);
     END IF;
     RETURN NULL;
 END

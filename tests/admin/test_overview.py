@@ -15,6 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_pgqueue import queue
+from django_pgqueue.audit import acting_as
 from django_pgqueue.history.recent import Counts, Recent
 from django_pgqueue.models import Attempt, AuditEntry, Message, Queue
 from tests.admin.conftest import (
@@ -315,6 +316,18 @@ def test_who_paused_a_queue_is_told(operator, orders):
 
     assert alerts(operator) == ["▲ Paused orders 1 waiting, paused by ann"]
     assert "since <time" in page(operator, "queue")
+    with acting_as("bob"):
+        orders.alter(paused=False)
+        orders.alter(paused=True, limit=5)
+    with acting_as("eve"):
+        orders.alter(limit=6)
+        orders.group("g").limits(limit=2)
+        orders.group("g").pause()
+    assert alerts(operator) == ["▲ Paused orders 1 waiting, paused by bob"]
+    with acting_as("ann"):
+        queue("mails").create(paused=True)
+    queue("mails").send(1)
+    assert alerts(operator)[0] == "▲ Paused mails 1 waiting, paused by ann"
 
 
 def test_idle_queues_are_folded(operator, orders):

@@ -70,8 +70,12 @@ def test_each_setting_is_recorded_with_its_old_value(log):
     Message.objects.unbind("a.*", "orders")
 
     assert entries() == [
-        ("pause", "orders", {}, None),
-        ("alter", "orders", {"limit": [None, 5], "retention": [None, "1 day"]}, None),
+        (
+            "alter",
+            "orders",
+            {"limit": [None, 5], "paused": [False, True], "retention": [None, "1 day"]},
+            None,
+        ),
         ("resume", "orders", {}, None),
         ("pause", "orders", {"group": "c12"}, None),
         ("alter", "orders", {"group": "c12", "limit": [None, 3]}, None),
