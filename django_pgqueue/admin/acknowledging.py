@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
+from django.core import signing
 from django.utils.timezone import now
 
 from django_pgqueue.models import Acknowledgement
@@ -17,18 +19,20 @@ LASTS, LASTS_UNDATED = dt.timedelta(days=1), dt.timedelta(hours=1)
 GROWN = 2
 
 
+_SALT = "django_pgqueue.alert"
+
+
 class Alert(Protocol):
     """What is compared of an alert of the overview."""
 
     cause: Any
     subject: str
     causes: Sequence[str]
+    errors: Sequence[str]
     harm: int
     begun: dt.datetime | None
+    seen_at: dt.datetime
     acknowledged: Acknowledgement | None
-
-    @property
-    def error_type(self) -> str: ...
 
 
 def add_acknowledgements(alerts: Sequence[Alert], using: str) -> None:
@@ -45,7 +49,7 @@ def _is_as(alert: Alert, then: Acknowledgement) -> bool:
     """Return whether an alert is what it was when it was acknowledged."""
     is_same = (
         set(alert.causes) <= set(then.causes.split(","))
-        and alert.error_type == then.error
+        and set(alert.errors) <= set(then.errors.split(","))
         and alert.harm <= GROWN * then.harm
     )
     if alert.begun is None:
@@ -53,22 +57,51 @@ def _is_as(alert: Alert, then: Acknowledgement) -> bool:
     return is_same and alert.begun <= then.at
 
 
-def acknowledge(alerts: Iterable[Alert], user: object, using: str) -> None:
-    """Acknowledge alerts as they are now. Deletes acknowledgements that no longer last."""
+def signed(alert: Alert) -> str:
+    """Return the alert as it is shown, for a form: what a user acknowledges is what he saw."""
+    values = {
+        "cause": alert.cause.key,
+        "subject": alert.subject,
+        "causes": ",".join(alert.causes),
+        "errors": ",".join(alert.errors),
+        "harm": alert.harm,
+        "at": alert.seen_at.isoformat(),
+    }
+    return signing.dumps(values, salt=_SALT)
+
+
+def as_shown(form: Iterable[str]) -> Iterator[Acknowledgement]:
+    """Yield the alerts that a form names, as they were shown; see :func:`signed`."""
+    for text in form:
+        with suppress(signing.BadSignature):
+            values = signing.loads(text, salt=_SALT)
+            at = dt.datetime.fromisoformat(values.pop("at"))
+            yield Acknowledgement(**values, at=at)
+
+
+def acknowledge(
+    alerts: Iterable[Alert], shown: Iterable[Acknowledgement], user: object, using: str
+) -> int:
+    """Acknowledge the alerts that still are as they were shown. Returns their number.
+
+    Deletes acknowledgements that no longer last.
+    """
     rows = Acknowledgement.objects.using(using)
-    for alert in alerts:
-        values = {
-            "causes": ",".join(alert.causes),
-            "error": alert.error_type,
-            "harm": alert.harm,
-            "by": str(user),
-            "at": now(),
-        }
-        rows.update_or_create(values, cause=alert.cause.key, subject=alert.subject)
+    present = {(alert.cause.key, alert.subject): alert for alert in alerts}
+    done = 0
+    for then in shown:
+        alert = present.get((then.cause, then.subject))
+        if alert is not None and _is_as(alert, then):
+            given = {name: getattr(then, name) for name in ("causes", "errors", "harm")}
+            given |= {"by": str(user), "at": now()}
+            rows.update_or_create(given, cause=then.cause, subject=then.subject)
+            done += 1
     rows.filter(at__lte=now() - LASTS).delete()
+    return done
 
 
-def forget(alerts: Iterable[Alert], using: str) -> None:
+def forget(shown: Iterable[Acknowledgement], using: str) -> None:
     """Show acknowledged alerts again."""
-    ids = [alert.acknowledged.pk for alert in alerts if alert.acknowledged is not None]
-    Acknowledgement.objects.using(using).filter(pk__in=ids).delete()
+    for then in shown:
+        rows = Acknowledgement.objects.using(using)
+        rows.filter(cause=then.cause, subject=then.subject).delete()

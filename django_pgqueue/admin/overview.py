@@ -15,7 +15,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.admin import exports, places
-from django_pgqueue.admin.acknowledging import add_acknowledgements
+from django_pgqueue.admin.acknowledging import add_acknowledgements, signed
 from django_pgqueue.admin.failures import WINDOWS, Failures
 from django_pgqueue.admin.marks import followed, recent_marks
 from django_pgqueue.admin.outlook import Outlook, outlook
@@ -25,7 +25,7 @@ from django_pgqueue.engine.metrics.measuring import metrics_of_all
 from django_pgqueue.engine.wording import age
 from django_pgqueue.errors import error_line
 from django_pgqueue.history.onset import MINUTES, Minute, Onset, onsets
-from django_pgqueue.history.recent import Recent, Times, recent, times, total
+from django_pgqueue.history.recent import LATELY, Recent, Times, recent, times, total
 from django_pgqueue.models import Acknowledgement, Mark, Process, Queue
 from django_pgqueue.tables.process import DEAD_AFTER, ago
 from django_pgqueue.templatetags.pgqueue_admin import counted, cut, number, seconds_since
@@ -41,6 +41,8 @@ LONG_TRANSACTION = 300.0
 FAILURES, SHARE, SHARE_NOW = 3, 0.05, 0.04
 BURST, SHARE_BURST = 5, 0.2
 RECENT = dt.timedelta(hours=1)
+#: Seconds over which the first failures are spread, at least.
+SHORTEST = 10
 
 UNKNOWN = Times()
 
@@ -98,7 +100,9 @@ class Alert:
     #: Whether it began before ``since``, from which on its history is known.
     is_earlier: bool = False
     error: str = ""
-    #: The number of messages, or of attempts, that it concerns.
+    #: The types of its recent errors.
+    errors: Sequence[str] = ()
+    #: The number of messages that it concerns; when failing: of failed attempts in ten minutes.
     harm: int = 0
     #: The keys of all causes of a queue's alert.
     causes: Sequence[str] = ()
@@ -107,19 +111,16 @@ class Alert:
     #: What came shortly before it began.
     after: str = ""
     acknowledged: Acknowledgement | None = None
+    seen_at: dt.datetime = field(default_factory=now)
 
     def __post_init__(self) -> None:
         self.causes = self.causes or (self.cause.key,)
         self.begun = self.begun or self.since
 
     @property
-    def error_type(self) -> str:
-        return self.error.partition(":")[0]
-
-    @property
-    def key(self) -> str:
-        """A text that names the alert in a form."""
-        return f"{self.cause.key}:{self.subject}"
+    def signed(self) -> str:
+        """The alert as it is shown, for a form."""
+        return signed(self)
 
     @property
     def order(self) -> tuple[Any, ...]:
@@ -144,6 +145,7 @@ class Row:
     dead: int  # Dead letters of the last hour.
     oldest: float | None  # Seconds that the oldest readable message has waited.
     error: str  # The newest error in one line, if the queue's attempts fail.
+    errors: list[str]  # The types of its recent errors.
     onset: Onset | None = None  # When the attempts began to fail, if they do.
     paused_by: str | None = None  # Who paused the queue, if it is paused.
     paused_at: dt.datetime | None = None
@@ -242,6 +244,7 @@ class _Asked(NamedTuple):
     oldest: float | None
     error_class: str | None
     message: str | None
+    error_classes: list[str] | None
     #: Minutes in which attempts ended, if the queue is failing.
     minutes: list[dt.datetime] | None
     attempts: list[int]
@@ -383,6 +386,7 @@ def judged(
             told.dead,
             told.oldest,
             told.error,
+            sorted({short_class(each) for each in told.error_classes or ()}),
             began.get(queue.pk),
             told.paused_by,
             told.paused_at,
@@ -464,11 +468,16 @@ def _alert(row: Row) -> Alert | None:
     if cause is PAUSE:
         alert.since = alert.begun = row.paused_at
     if cause in (FAILING, FAILED):
-        alert.harm = row.recent.lately.bad if cause is FAILING else row.bad
-        alert.error = row.error
+        alert.harm = row.bad
+        alert.error, alert.errors = row.error, row.errors
         if row.onset is not None:
             alert.since, alert.is_earlier = row.onset
             alert.begun = alert.since
+    if cause is FAILING:
+        # Since it began: a steady number of failures is no growth.
+        since = LATELY if alert.since is None else seconds_since(alert.since)
+        counted_for = min(max(since, SHORTEST), LATELY)
+        alert.harm = round(row.recent.lately.bad * LATELY / counted_for)
     return alert
 
 
@@ -544,9 +553,16 @@ def _vanished(process: Process) -> Alert | None:
         return Alert(GONE, str(process), told, since=since) if silent > DEAD_AFTER else None
     held = counted(process.given_back)
     told = gettext("ended without deregistering; it held %s, now released") % held
-    return Alert(GONE, str(process), told, since=process.gone_at, harm=process.given_back)
+    # Whoever acknowledged its silence knows of it.
+    begun = process.heartbeat_at
+    return Alert(GONE, str(process), told, since=process.gone_at, begun=begun)
 
 
 def short_error(error_class: str, message: str) -> str:
     """Return an error in one line: its class name, and the line of its message that names it."""
-    return cut(f"{error_class.rpartition('.')[2]}: {error_line(message)}", 200)
+    return cut(f"{short_class(error_class)}: {error_line(message)}", 200)
+
+
+def short_class(error_class: str) -> str:
+    """Return the name of an error's class, without its module."""
+    return error_class.rpartition(".")[2]

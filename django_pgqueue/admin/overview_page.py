@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 
 from django_pgqueue.admin import overview
 from django_pgqueue.admin.access import allowed
-from django_pgqueue.admin.acknowledging import acknowledge, forget
+from django_pgqueue.admin.acknowledging import acknowledge, as_shown, forget
 from django_pgqueue.admin.bulk_actions import may
 from django_pgqueue.admin.charts import spark_paths
 from django_pgqueue.admin.marks import lines
@@ -224,14 +224,12 @@ class AcknowledgePage(FiguresPage):
     is_post = True
 
     def answer(self) -> HttpResponse:
-        using, chosen = Queue.objects.database(), set(self.request.POST.getlist("alert"))
-        alerts = [alert for alert in self.look().alerts if alert.key in chosen]
+        using, given = Queue.objects.database(), self.request.POST.getlist("alert")
+        shown = list(as_shown(given))
         if "again" in self.request.POST:
-            forget(alerts, using)
-        else:
-            acknowledge(alerts, self.request.user, using)
-            if len(alerts) < len(chosen):
-                self.tell(_("An alert that you acknowledged has ended or changed."))
+            forget(shown, using)
+        elif acknowledge(self.look().alerts, shown, self.request.user, using) < len(given):
+            self.tell(_("An alert that you acknowledged has ended or changed."))
         return HttpResponseRedirect(self.url("queue_changelist"))
 
 

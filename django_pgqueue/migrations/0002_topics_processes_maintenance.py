@@ -278,7 +278,7 @@ class Migration(migrations.Migration):
                 ("cause", models.TextField()),
                 ("subject", models.TextField()),
                 ("causes", models.TextField()),
-                ("error", models.TextField()),
+                ("errors", models.TextField()),
                 ("harm", models.BigIntegerField()),
                 ("by", models.TextField()),
                 ("at", models.DateTimeField(db_default=NOW)),

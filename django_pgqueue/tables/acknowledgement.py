@@ -13,15 +13,15 @@ from django_pgqueue.tables import columns
 class Acknowledgement(models.Model):
     """An alert that a user knows of, as it was then: it is folded until it changes.
 
-    ``causes`` are the keys of all causes of the alert, separated by commas; ``error`` is the type
-    of its error, and ``harm`` the number of messages or attempts.
+    ``causes`` are the keys of all causes of the alert, and ``errors`` the types of its errors,
+    separated by commas. ``harm`` is the number of messages, or of failed attempts in ten minutes.
     """
 
     id: columns.BigAutoKey = models.BigAutoField(primary_key=True)
     cause: columns.Text = models.TextField()
     subject: columns.Text = models.TextField()
     causes: columns.Text = models.TextField()
-    error: columns.Text = models.TextField()
+    errors: columns.Text = models.TextField()
     harm: columns.BigInteger = models.BigIntegerField()
     by: columns.Text = models.TextField()
     at: columns.Time = models.DateTimeField(db_default=columns.NOW)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections import Counter
 from typing import Any
 
 import pytest
+from django.test import Client
 from django.urls import reverse
 from django.utils.timezone import now
 
 from django_pgqueue import queue
-from django_pgqueue.models import Acknowledgement, Attempt, History, Mark, Queue
+from django_pgqueue.admin.acknowledging import as_shown
+from django_pgqueue.models import Acknowledgement, Attempt, History, Mark, Process, Queue
 from tests.admin.conftest import alerts, consumer, happened, overview, page, plain
 
 SECOND = dt.timedelta(seconds=1)
@@ -105,9 +108,21 @@ def _minute(bucket: dt.datetime, **counts: int) -> None:
     )
 
 
-def acknowledge(client: Any, *keys: str, **more: str) -> None:
+def shown(client: Any) -> dict[str, str]:
+    """The alerts in the forms of the overview, by cause and subject."""
+    forms = set(re.findall(r'name="alert" value="([^"]+)"', page(client, "queue")))
+    return {f"{each.cause}:{each.subject}": form for form in forms for each in as_shown([form])}
+
+
+def acknowledge(client: Any, *alerts: str, **more: str) -> None:
+    """Press the button of these alerts, which are as the overview shows them now."""
+    given = shown(client)
+    press(client, *(given.get(alert, alert) for alert in alerts), **more)
+
+
+def press(client: Any, *forms: str, **more: str) -> None:
     url = reverse("admin:django_pgqueue_queue_acknowledge")
-    assert client.post(url, {"alert": keys, **more}).status_code == 302
+    assert client.post(url, {"alert": forms, **more}).status_code == 302
 
 
 @pytest.fixture
@@ -164,15 +179,94 @@ def test_another_error_or_a_new_onset_ends_an_acknowledgement(responder, orders)
     assert lines(responder)[0].startswith("● Failing orders")
 
 
+def test_only_what_a_user_saw_is_acknowledged(responder, orders):
+    """Each page was opened before the alert changed."""
+    orders.send_batch([1] * 10)
+    [small] = shown(responder).values()
+    orders.send_batch([1] * 11)
+
+    press(responder, small)
+    assert "An alert that you acknowledged has ended or changed." in page(responder, "queue")
+    assert lines(responder)[0].startswith("● No consumer orders")
+
+    [large] = shown(responder).values()
+    orders.purge()
+    orders.send_batch([1] * 10)  # the queue was empty meanwhile
+    for form in (large, large[:-1], "no-consumer:orders", ""):
+        press(responder, form)
+        assert lines(responder)[0].startswith("● No consumer orders")
+    assert not Acknowledgement.objects.exists()
+
+
+def test_two_users_acknowledge_an_alert_and_either_shows_it_again(
+    responder, orders, django_user_model
+):
+    bob = Client()
+    bob.force_login(django_user_model.objects.create_superuser("bob"))
+    orders.send(1)
+    [form] = shown(responder).values()
+
+    for client in (responder, bob, responder):
+        press(client, form)
+    [known] = Acknowledgement.objects.all()
+    for client in (bob, responder):
+        press(client, form, again="yes")
+
+    assert known.by == "ann"
+    assert not Acknowledgement.objects.exists()
+
+
+def test_steady_failures_of_errors_that_are_known_are_no_change(responder, orders):
+    """The alert was acknowledged half a minute after it began. It fails on as before."""
+    consumer("orders")
+    orders_pk = Queue.objects.get().pk
+    errors = ["shop.CardDeclined", "TimeoutError"]
+
+    def fail_for(seconds: int) -> None:
+        """A failure a second until now, of two errors by turns."""
+        History.objects.all().delete()
+        Attempt.objects.all().delete()
+        times = [now() - ago * SECOND for ago in range(seconds)]
+        for minute, number in Counter(at.replace(second=0, microsecond=0) for at in times).items():
+            _minute(minute, retried=number)
+        Attempt.objects.bulk_create(
+            Attempt(
+                queue_id=orders_pk, message_id=1, attempt=1, at=at, error_class=errors[place % 2]
+            )
+            for place, at in enumerate(times)
+        )
+
+    fail_for(30)
+    acknowledge(responder, "failing:orders")
+    for minutes in (1, 3, 9):
+        fail_for(60 * minutes)
+        assert lines(responder) == ["1 acknowledged alert"]
+
+    errors[1] = "shop.OutOfStock"
+    fail_for(60 * 9)
+    assert lines(responder)[0].startswith("● Failing orders")
+
+
+def test_a_silent_consumer_that_is_found_dead_stays_acknowledged(responder, orders):
+    process = consumer("orders", silent_for=dt.timedelta(minutes=1))
+    acknowledge(responder, f"gone:{process}")
+
+    Process.every.update(gone_at=now(), given_back=20)
+    assert lines(responder) == ["1 acknowledged alert"]
+
+    Process.every.update(heartbeat_at=now(), gone_at=now())  # another one of that name
+    assert lines(responder)[0].startswith("● Consumer gone web-1:7")
+
+
 def test_acknowledging_takes_a_permission_and_hides_nothing_from_programs(staff, orders):
     orders.send(1)
     viewer = staff("view_queue")
 
     url = reverse("admin:django_pgqueue_queue_acknowledge")
-    assert viewer.post(url, {"alert": "no-consumer:orders"}).status_code == 403
+    assert viewer.post(url, {"alert": "any"}).status_code == 403
     assert "Acknowledge" not in page(viewer, "queue")
     Acknowledgement.objects.create(
-        cause="no-consumer", subject="orders", causes="no-consumer", error="", harm=1, by="bob"
+        cause="no-consumer", subject="orders", causes="no-consumer", errors="", harm=1, by="bob"
     )
     [alert] = viewer.get(reverse("admin:django_pgqueue_overview_json")).json()["alerts"]
     assert (alert["cause"], alert["acknowledged_by"]) == ("No consumer", "bob")
