@@ -201,6 +201,23 @@ def test_roles_add_to_the_audit_log_and_rewrite_nothing(role, one_of_each):
     assert (purged.operation, purged.queue_name, purged.count) == ("purge", "orders", 1)
 
 
+def test_a_role_that_may_not_write_the_audit_log_does_nothing_that_it_records(role, one_of_each):
+    """Rights that were granted by hand, without those on the log."""
+    run_sql(f"GRANT SELECT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}")
+    run_sql(f"REVOKE ALL ON pgqueue_audit FROM {role}")
+    entries = AuditEntry.objects.count()
+    length = queue("orders").metrics().length
+
+    with acting(role):
+        assert refused(queue("orders").purge)
+        assert refused(partial(queue("orders").alter, paused=True))
+        assert refused(partial(run_sql, "UPDATE pgqueue_queue SET paused = true"))
+
+    assert AuditEntry.objects.count() == entries
+    assert queue("orders").metrics().length == length > 0
+    assert not Queue.objects.filter(paused=True).exists()
+
+
 def test_a_consumer_sends_due_schedules_of_its_own_queue_only(role, one_of_each):
     call("pgqueue_grants", "--role", role, "--for", "consumer", "--queue", "orders", "--apply")
     Schedule.objects.update(next_run_at=dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc))

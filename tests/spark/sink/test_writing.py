@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
+import signal
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -14,12 +16,15 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructType
 
-from django_pgqueue.models import Message, Queue
+from django_pgqueue.models import AuditEntry, Message, Queue
 from pyspark_pgqueue.errors import PipelineError, StagingLost
 from pyspark_pgqueue.sink.writing import BatchWriter
 from pyspark_pgqueue.source.options import Options
+from tests.actors import Actor
+from tests.conftest import run_sql
+from tests.waiting import until
 
 ROWS = 200
 
@@ -57,7 +62,7 @@ def staged(url: str) -> int:
 
 def writer(url: str, **options: str) -> BatchWriter:
     parsed = Options.parse({"url": url, "queue": "orders", **options})
-    return BatchWriter(parsed, StructType.fromDDL("body string"), False)
+    return BatchWriter(parsed, StructType().add("body", StringType()), False)
 
 
 def batch(*numbers: int) -> pa.RecordBatch:
@@ -325,6 +330,44 @@ def test_staged_rows_that_a_crash_took_are_noticed(url: str, orders: Queue) -> N
     again = writing.write(iter([batch(1, 2, 3)]))
     writing.commit([again])
     assert sent() == [1, 2, 3]
+
+
+def publish(url: str, options: dict[str, str], message: Any) -> None:
+    writer(url, **options).commit([message])
+
+
+def test_a_driver_killed_while_it_publishes_sends_and_records_nothing(
+    url: str, orders: Queue, reachable: dict[str, dict[str, Any]]
+) -> None:
+    """As in a replay from a lake. The repeated call sends each row once, and is one entry."""
+    actor = {"who": "ann", "place": "code", "program": "replay"}
+    call = {"operation": "replay", "arguments": {"id": "again"}, "actor": actor, "ended": True}
+    options = {
+        "txnAppId": f"test-{uuid.uuid4()}",
+        "txnVersion": "1",
+        "auditEntry": json.dumps(call),
+    }
+    message = writer(url).write(iter([batch(1, 2, 3)]))
+    waiting = "SELECT pid FROM pg_locks WHERE NOT granted AND relation = 'pgqueue_audit'::regclass"
+
+    with Actor(reachable) as driver, psycopg.connect(url) as other:
+        pid = driver.do(os.getpid)
+        other.execute("LOCK TABLE pgqueue_audit IN EXCLUSIVE MODE")
+        publishing = driver.start(publish, url, options, message)
+        [(session,)] = until(
+            lambda: other.execute(waiting).fetchall() or (publishing.done() and publishing.result())
+        )
+        os.kill(pid, signal.SIGKILL)
+    ended = f"SELECT FROM pg_stat_activity WHERE pid = {session}"
+    until(lambda: not run_sql(ended))
+
+    assert sent() == []
+    assert not AuditEntry.objects.filter(operation="replay").exists()
+    for _ in range(2):
+        publish(url, options, writer(url).write(iter([batch(1, 2, 3)])))
+    assert sent() == [1, 2, 3]
+    entry = AuditEntry.objects.get(operation="replay")
+    assert (entry.who, entry.count, entry.ended_at is None) == ("ann", 3, False)
 
 
 def test_rows_of_a_job_that_died_are_swept_away_by_a_later_write(url: str, orders: Queue) -> None:
