@@ -63,7 +63,7 @@ def test_run_says_whether_it_runs_or_failed_and_why(admin_client, state, error, 
 
     page = admin_client.get(reverse("admin:django_pgqueue_exportrun_changelist"))
 
-    cells = re.findall(r'<td class="field-standing">(.*?)</td>', page.content.decode())
+    cells = re.findall(r'<td class="field-standing"[^>]*>(.*?)</td>', page.content.decode())
     assert cells[-1].startswith(told)
 
 
@@ -91,7 +91,7 @@ def failing_lake(**values: Any) -> Lake:
 def test_overview_names_a_lake_whose_exports_fail_or_are_late_and_what_it_holds_back(
     admin_client, orders, late
 ):
-    failing_lake(holds_retention=True)
+    lake = failing_lake(holds_retention=True)
     if late:
         ExportRun.objects.filter(state="FAILED").delete()
     Queue.objects.filter(name="orders").update(retention=dt.timedelta(days=1))
@@ -105,6 +105,9 @@ def test_overview_names_a_lake_whose_exports_fail_or_are_late_and_what_it_holds_
     assert ("Exports late" if late else "Exports failing") in page
     assert f"{problem}; retention keeps 3 messages until they are exported" in page
     assert reverse("admin:django_pgqueue_exportrun_changelist") in page
+    for name, args in (("changelist", []), ("change", [lake.pk])):
+        url = reverse(f"admin:django_pgqueue_lake_{name}", args=args)
+        assert ("failed: OSError: no space" in admin_client.get(url).content.decode()) is not late
 
 
 def test_lake_that_has_everything_is_no_alert(admin_client, orders):

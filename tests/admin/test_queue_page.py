@@ -296,9 +296,10 @@ def test_dead_letters_are_redriven_from_their_queue(operator, orders):
         "1e400",
         "9" * 5000,
         "[" * 100_000,
+        "[" * 3000 + "]" * 3000,
         "[" * 100_000 + "]" * 100_000,
     ],
-    ids=["surrogate", "nul", "nan", "infinity", "digits", "open", "nested"],
+    ids=["surrogate", "nul", "nan", "infinity", "digits", "open", "deep", "nested"],
 )
 def test_a_body_that_cannot_be_stored_is_an_error_of_the_form(operator, orders, body):
     url = reverse("admin:django_pgqueue_queue_send", args=[Queue.objects.get().pk])

@@ -100,7 +100,7 @@ def watch(*arguments: str, terminal: bool = False) -> str:
     return str(ended.value.said.out)  # type: ignore[attr-defined]
 
 
-def test_watching_looks_again_until_ctrl_c(orders, looks):
+def test_watching_looks_again_until_ctrl_c_and_ends_with_its_exit_code(orders, looks):
     looks(lambda: orders.send(1))
 
     first, second = watch("--json").splitlines()
