@@ -10,6 +10,7 @@ import django
 from django.contrib import admin
 from django.contrib.admin import ShowFacets
 from django.core.exceptions import PermissionDenied, SuspiciousOperation
+from django.db.models import Model
 from django.http import (
     Http404,
     HttpRequest,
@@ -22,6 +23,7 @@ from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.functional import cached_property
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin import generic
 from django_pgqueue.admin.access import queues_for
@@ -40,7 +42,7 @@ from django_pgqueue.models import (
     Queue,
     Schedule,
 )
-from django_pgqueue.templatetags.pgqueue_admin import linked
+from django_pgqueue.templatetags.pgqueue_admin import linked, number
 
 #: Maximum number of rows that a list counts and pages through.
 CAP = 10_000
@@ -58,6 +60,17 @@ class CappedPaginator(generic.Paginator):
 def column(name: Any, value: Callable[[Any], Any], ordering: str | None = None) -> Any:
     """Make a list column. ``value`` computes a cell; ``ordering`` is the field to sort by."""
     return staticmethod(admin.display(description=name, ordering=ordering)(value))
+
+
+def count_column(model: type[Model], field: str) -> Any:
+    """Make a list column of a count, in the user's digits."""
+
+    def shown(row: Any) -> str:
+        return number(getattr(row, field))
+
+    shown.__name__ = field  # Django derives the cell's CSS class from it.
+    named: Any = model._meta.get_field(field)
+    return admin.display(description=gettext_lazy(named.verbose_name), ordering=field)(shown)
 
 
 def _by_user(view: Callable[..., Any]) -> Callable[..., Any]:

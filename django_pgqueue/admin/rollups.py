@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin.access import allowed
-from django_pgqueue.admin.base import RecordAdmin, column
+from django_pgqueue.admin.base import RecordAdmin, column, count_column
 from django_pgqueue.admin.charts import spark_paths
 from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.series import RolledUp, charts
@@ -76,8 +76,15 @@ class RollupAdmin(RecordAdmin):
     part, filled_by = "rollups", "pgqueue_rollup"
     change_list_template = "admin/django_pgqueue/rollup_list.html"
     list_display = [
-        *("id", "queue_name", "began", "sent", *(state.counter for state in counted_in("rollup"))),
-        *("retried", "dead_lettered", "backlog", "waited", "ran"),
+        *("id", "queue_name", "began"),
+        *(
+            count_column(Rollup, name)
+            for name in (
+                *("sent", *(state.counter for state in counted_in("rollup"))),
+                *("retried", "dead_lettered", "backlog"),
+            )
+        ),
+        *("waited", "ran"),
     ]
     list_filter = ["seconds"]
     ordering = ["-bucket", "queue_name"]
@@ -179,7 +186,12 @@ class RollupRunAdmin(RecordAdmin):
     """The runs of the roll-up job, with the period that each computed."""
 
     part, filled_by = "rollups", "pgqueue_rollup"
-    list_display = ["id", "seconds", "began", "ended", "buckets", "removed", "finished"]
+    list_display = [
+        *("id", "length", "began", "ended"),
+        *(count_column(RollupRun, name) for name in ("buckets", "removed")),
+        "finished",
+    ]
+    length = column(gettext_lazy("span"), lambda run: lapse(run.seconds), "seconds")
     began = column(gettext_lazy("from"), lambda run: moment(run.from_at))
     ended = column(gettext_lazy("to"), lambda run: moment(run.to_at))
     finished = column(gettext_lazy("finished at"), lambda run: moment(run.finished_at))

@@ -171,6 +171,15 @@ def test_the_list_of_roll_ups_says_times_with_their_unit(viewer):
     assert cells == {"orders": ("249 ms", "1.5 min"), "mails": ("-", "-")}
 
 
+def test_counts_in_the_list_of_roll_ups_have_separators_and_the_names_of_their_columns(viewer):
+    roll("orders", sent=1234567)
+
+    text = page(viewer, "rollup")
+
+    assert '<td class="field-sent" data-label="Sent">1,234,567</td>' in text
+    assert '<td class="field-waited" data-label="Wait p95">-</td>' in text
+
+
 @pytest.mark.parametrize("seconds", [60, 3600, 7200, 86_400])
 def test_the_times_under_a_chart_are_round(seconds):
     start = NOW.replace(hour=3, minute=7 if seconds < 3600 else 0)
