@@ -126,7 +126,7 @@ def _export(parser: Any) -> None:
         action=_Schemas,
         dest="body_schemas",
         metavar="QUEUE=SCHEMA",
-        help="add columns for fields of the queue's bodies: DDL, infer or evolve; repeatable",
+        help="columns for fields of the queue's bodies: DDL, evolve or none; repeatable",
     )
 
 

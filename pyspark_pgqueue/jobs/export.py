@@ -20,7 +20,7 @@ from pyspark_pgqueue.jobs import executors
 from pyspark_pgqueue.jobs.progress import Progress, quiet
 from pyspark_pgqueue.lake import body_columns, files, iceberg, runs
 from pyspark_pgqueue.lake.runs import Lake, Manifest
-from pyspark_pgqueue.lake.stores import File, address, open_at
+from pyspark_pgqueue.lake.stores import File, address, key_of, open_at
 from pyspark_pgqueue.source import arrow, database, planning, purges
 from pyspark_pgqueue.source.columns import ARCHIVE
 from pyspark_pgqueue.source.offsets import Offset, Snapshot
@@ -41,6 +41,8 @@ class Summary:
     seconds: float = 0.0
     #: The failed runs whose messages this run exported.
     resumed: tuple[int, ...] = ()
+    #: Number of bodies with values that do not fit their columns, or with fields that have none.
+    misfits: int = 0
 
     def __str__(self) -> str:
         if self.run is None:
@@ -52,8 +54,9 @@ class Summary:
                 f"Run {self.run}{resumed}: {self.rows:,} messages in {self.files} files, "
                 f"{self.bytes / 1e6:.1f} MB"
             )
+        misfits = f"; {self.misfits:,} bodies do not fit their columns" if self.misfits else ""
         merged = f"; {self.compacted} directories compacted" if self.compacted else ""
-        return f"{done}{merged}, {self.seconds:.1f} s."
+        return f"{done}{misfits}{merged}, {self.seconds:.1f} s."
 
 
 def export(
@@ -81,8 +84,8 @@ def export(
         anew: delete the lake with its files, and export everything in the database.
         table: turn the lake into an Iceberg table of this name, as in ``shop.archive``.
         expire_snapshots: the table's snapshots older than this expire; None: no snapshot does.
-        body_schemas: the fields of bodies that become columns, by queue. Each is DDL, ``infer`` or
-            ``evolve`` (``lake/body_columns.py``).
+        body_schemas: the fields of bodies that become columns, by queue. Each is DDL, ``evolve`` or
+            ``none`` (``lake/body_columns.py``).
         tell: called with each notice.
 
     >>> print(export(spark, url, "/lake"))
@@ -98,7 +101,7 @@ def export(
     with (
         database.connect(url) as connection,
         runs.locked(connection, path),
-        runs.recorded(connection, path),
+        runs.recorded(connection, path, queues),
     ):
         _check(spark, path, table)
         if anew:
@@ -107,10 +110,9 @@ def export(
         files.sweep(path)
         options = _options(url, lake, rows_per_task)
         span = lake.exported_below, database.server(connection).now.xmin
-        given = lake.body_schemas, body_schemas or {}
-        schemas = body_columns.declare(connection, options, *given, span, tell)
+        schemas = body_columns.declare(connection, options, lake, body_schemas or {}, span, tell)
         lake = runs.store_schemas(connection, lake, schemas)
-        summary = _export_run(spark, connection, options, lake, span, tell, progress)
+        summary, lake = _export_run(spark, connection, options, lake, span, tell, progress)
         compacted = _compact(spark, connection, lake, max_files, expire_snapshots, tell, progress)
         if table and summary.run is None and not compacted:
             _register(connection, lake)  # the lake has just become a table
@@ -165,8 +167,11 @@ def _export_run(
     span: tuple[int, int],
     tell: Callable[[str], None],
     progress: Progress,
-) -> Summary:
-    """Export the messages that a span of transactions archived, if any."""
+) -> tuple[Summary, Lake]:
+    """Export the messages that a span of transactions archived, if any.
+
+    Returns the lake with the schemas that grew with the messages' bodies.
+    """
     low, high = span
     start, end = Offset(Snapshot.below(low)), Offset(Snapshot.below(high))
     chosen = database.queues(connection, options, may_be_dropped=True)
@@ -174,7 +179,7 @@ def _export_run(
     found = connection.execute(f"SELECT FROM pgqueue_archive a WHERE {condition} LIMIT 1")
     if high <= low or found.fetchone() is None:
         runs.exported(connection, lake.id, max(low, high))
-        return Summary(None)
+        return Summary(None), lake
     run, resumed = runs.begin(connection, lake, "EXPORT", low, high)
     planned = purges.marks(connection, options, chosen)
     if low == 0:
@@ -183,13 +188,19 @@ def _export_run(
         # New rows are few, so they are found by transaction and not by reading the whole table.
         tasks = planning.cut_by_transaction(connection, options, NAMES, chosen, start, end)
     tell(f"Run {run}: exporting in {len(tasks)} tasks")
-    url, path, schemas = options.url, lake.path, lake.body_schemas
+    while True:
+        url, path, schemas = options.url, lake.path, lake.body_schemas
 
-    def write(place: int, task: planning.Task) -> list[File]:
-        return files.write(path, run, place, arrow.batches(url, task), schemas=schemas)
+        def write(place: int, task: planning.Task) -> list[File]:
+            return files.write(path, run, place, arrow.batches(url, task), schemas=schemas)  # noqa: B023
 
-    parts = executors.on_executors(spark, write, tasks, progress)
-    written = [file for part in parts for file in part]
+        parts = executors.on_executors(spark, write, tasks, progress)
+        written = [file for part in parts for file in part]
+        lake = runs.store_schemas(connection, lake, body_columns.grown(lake, written, tell))
+        if lake.body_schemas == schemas:
+            break
+        tell(f"Run {run}: bodies have new fields or types, so it is written again with them")
+        files.sweep(path)
     # The first run exports the messages that earlier purges left. Only later purges are losses.
     guard = purges.Guard((), start, tuple(planned) if low == 0 else None)
     lost = guard.lost(purges.marks(connection, options, chosen))
@@ -198,10 +209,14 @@ def _export_run(
             f"Run {run} lacks messages of queue {name!r}: they were purged, or the queue was "
             f"dropped, before the export. Pass --hold-retention to make retention wait for exports."
         )
+    for line in body_columns.misfits(written):
+        tell(f"Run {run}: {line}")
     tell(f"Run {run}: publishing {len(written)} files")
-    _publish(connection, lake, run, Manifest(written))
+    manifest = Manifest(written)
+    _publish(connection, lake, run, manifest)
     rows, size = sum(f["rows"] for f in written), sum(f["bytes"] for f in written)
-    return Summary(run, rows, len(written), size, resumed=resumed)
+    misfits = manifest.as_dict()["misfits"]
+    return Summary(run, rows, len(written), size, resumed=resumed, misfits=misfits), lake
 
 
 def _publish(connection: psycopg.Connection[Any], lake: Lake, run: int, manifest: Manifest) -> None:
@@ -234,12 +249,17 @@ def _compact(
     tell: Callable[[str], None],
     progress: Progress,
 ) -> int:
-    """Merge the files of each directory that has too many."""
+    """Merge the files of each directory that has too many, or columns of a former type."""
+    schemas = lake.body_schemas
+    stale = {queue for queue, schema in schemas.items() if schema["stale"]}
     if lake.table:
         merges = iceberg.merges(lake.path, lake.table, max_files, expire)
     else:
-        crowded = [each for each in files.files_in(lake.path).values() if len(each) > max_files]
-        merges = [files.Merge(places, delete=places) for places in crowded]
+        merges = [
+            files.Merge(places, delete=places, anew=key_of(places[0], "queue") in stale)
+            for places in files.files_in(lake.path).values()
+            if len(places) > max_files or key_of(places[0], "queue") in stale
+        ]
     if not merges:
         return 0
     run, _ = runs.begin(connection, lake, "COMPACT")
@@ -247,7 +267,7 @@ def _compact(
     path = lake.path
 
     def merge(place: int, task: files.Merge) -> list[File]:
-        return files.merge(path, run, place, task)
+        return files.merge(path, run, place, task, schemas)
 
     parts = executors.on_executors(spark, merge, merges, progress)
     manifest = Manifest(
@@ -256,4 +276,7 @@ def _compact(
         delete=[place for each in merges for place in each.delete],
     )
     _publish(connection, lake, run, manifest)
+    if stale:
+        fresh = {queue: {**schema, "stale": False} for queue, schema in schemas.items()}
+        runs.store_schemas(connection, lake, fresh)
     return len(merges)

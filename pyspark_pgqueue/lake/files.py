@@ -20,7 +20,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
-from pyspark.sql.types import StructType
 
 from pyspark_pgqueue.lake import body_columns
 from pyspark_pgqueue.lake.stores import STAGING, File, Sink, Store, explained, key_of, open_at
@@ -46,6 +45,8 @@ class Merge:
     places: Sequence[str]
     to: str = DATA
     delete: Sequence[str] = ()
+    #: Whether the columns for fields of bodies are made anew, since their types have changed.
+    anew: bool = False
 
 
 def check(path: str) -> None:
@@ -67,7 +68,8 @@ def write(
 ) -> list[File]:
     """Write one task's rows to unpublished files; returns the files.
 
-    ``schemas`` has, by queue, the fields of bodies that become columns.
+    ``schemas`` has, by queue, the fields of bodies that become columns. A file of such a queue has
+    the counts of :class:`.body_columns.Typed`, too.
     """
     writing = _Writing(path, run, number, to, schemas or {})
     try:
@@ -88,11 +90,8 @@ class _Writing:
         self.path, self.directory = path, to
         self.store = open_at(path)
         self.name = f"run-{run}-{number}-{uuid.uuid4().hex[:8]}.parquet"
-        self.schemas = {
-            queue: StructType.fromJson(schema["fields"])
-            for queue, schema in schemas.items()
-            if schema["fields"]
-        }
+        self.schemas = schemas
+        self.typed: dict[str, body_columns.Typed] = {}
         self.sinks: dict[str, Sink] = {}
         self.writers: dict[str, parquet.ParquetWriter] = {}
         self.rows: Counter[str] = Counter()
@@ -107,9 +106,12 @@ class _Writing:
                 chosen = pc.and_(pc.equal(queues, queue), pc.equal(days, day))
                 rows = batch if pc.all(chosen).as_py() else batch.filter(chosen)
                 if rows.num_rows:
-                    if queue in self.schemas:
-                        rows = body_columns.add_columns(rows, self.schemas[queue])
-                    self._hold(f"{self.directory}/queue={queue}/date={day}/{self.name}", rows)
+                    place = f"{self.directory}/queue={queue}/date={day}/{self.name}"
+                    if place not in self.typed and queue in self.schemas:
+                        self.typed[place] = body_columns.Typed(self.schemas[queue])
+                    if place in self.typed:
+                        rows = self.typed[place].add_columns(rows)
+                    self._hold(place, rows)
 
     def _hold(self, place: str, rows: pa.RecordBatch) -> None:
         self.held.setdefault(place, []).append(rows)
@@ -142,6 +144,8 @@ class _Writing:
                 size = sink.tell()
                 sink.close()
                 told = {"rows": self.rows[place], "bytes": size}
+                if place in self.typed:
+                    told |= self.typed[place].told()
                 files.append({**self.store.written(place, sink), **told})
         return files
 
@@ -186,19 +190,18 @@ def files_in(path: str, directory: str = DATA) -> dict[str, list[str]]:
         }
 
 
-def merge(path: str, run: int, number: int, task: Merge) -> list[File]:
+def merge(path: str, run: int, number: int, task: Merge, schemas: Mapping[str, Any]) -> list[File]:
     """Merge small files of one directory into an unpublished file."""
     store = open_at(path)
+    found = [
+        parquet.read_schema(store.path(place), filesystem=store.filesystem) for place in task.places
+    ]
+    if task.anew:
+        found = [body_columns.without(each) for each in found]
     # Later files may have more columns.
-    schema = pa.unify_schemas(
-        [
-            parquet.read_schema(store.path(place), filesystem=store.filesystem)
-            for place in task.places
-        ],
-        promote_options="permissive",
-    )
+    schema = pa.unify_schemas(found, promote_options="permissive")
     rows = (batch for place in task.places for batch in rows_of(store, place, schema))
-    return write(path, run, number, rows, to=task.to)
+    return write(path, run, number, rows, to=task.to, schemas=schemas if task.anew else None)
 
 
 def rows_of(store: Store, place: str, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:

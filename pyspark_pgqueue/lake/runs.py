@@ -77,7 +77,10 @@ class Manifest:
         by_queue: Counter[str] = Counter()
         for file in self.add:
             by_queue[key_of(file["to"], "queue")] += file["rows"]
-        return {**self.__dict__, "queues": dict(by_queue)}
+        misfits = sum(file.get("corrupt", 0) + file.get("unknown", 0) for file in self.add)
+        typed = sum(file.get("typed", 0) for file in self.add)
+        counts = {"queues": dict(by_queue), "misfits": misfits, "typed": typed}
+        return {**self.__dict__, **counts}
 
 
 @contextmanager
@@ -97,10 +100,12 @@ def locked(connection: psycopg.Connection[Any], path: str) -> Iterator[None]:
 
 
 @contextmanager
-def recorded(connection: psycopg.Connection[Any], path: str) -> Iterator[None]:
+def recorded(
+    connection: psycopg.Connection[Any], path: str, queues: Sequence[str]
+) -> Iterator[None]:
     """Record an error of the block in the lake's unfinished run, or add a failed run for it.
 
-    The caller holds the lake's lock.
+    The caller holds the lake's lock. Registers a new lake, so that its failed run is seen.
     """
     try:
         yield
@@ -112,6 +117,8 @@ def recorded(connection: psycopg.Connection[Any], path: str) -> Iterator[None]:
             # An interrupt adds no failed run: a delayed one arrives after the run has ended.
             anew = not isinstance(error, KeyboardInterrupt)
             given = {"path": path, "error": told[:_MOST_OF_AN_ERROR], "anew": anew}
+            if anew:
+                _register(connection, path, queues, database.server(connection).system)
             connection.execute(_FAIL, given)
         raise
 
@@ -134,6 +141,47 @@ FROM pgqueue_lake WHERE path = %(path)s AND %(anew)s AND NOT EXISTS (SELECT FROM
 """
 
 
+def _register(
+    connection: psycopg.Connection[Any],
+    path: str,
+    queues: Sequence[str],
+    system: str,
+    holds: bool | None = None,
+    table: str = "",
+) -> Lake:
+    """Return the lake at a path, which is registered if it is new. Other settings change it.
+
+    Until a run has published files, other queues may be chosen.
+    """
+    row = connection.execute(
+        "INSERT INTO pgqueue_lake (path, queues, holds_retention, exported_below, system, iceberg, "
+        "body_schemas) "
+        "VALUES (%(path)s, %(queues)s, coalesce(%(holds)s, false), 0, %(system)s, %(table)s, '{}') "
+        "ON CONFLICT (path) DO UPDATE SET "
+        "holds_retention = coalesce(%(holds)s, pgqueue_lake.holds_retention), "
+        "iceberg = coalesce(nullif(pgqueue_lake.iceberg, ''), excluded.iceberg), "
+        f"queues = CASE WHEN {_HAS_FILES} OR excluded.queues = '[]' "
+        "THEN pgqueue_lake.queues ELSE excluded.queues END "
+        f"RETURNING {_COLUMNS}",
+        {
+            "path": path,
+            "queues": json.dumps(list(queues)),
+            "holds": holds,
+            "system": system,
+            "table": table,
+        },
+    ).fetchone()
+    assert row is not None
+    return Lake(*row)
+
+
+#: Whether a run has published files of a lake, or began to.
+_HAS_FILES = (
+    "(pgqueue_lake.exported_at IS NOT NULL OR EXISTS (SELECT FROM pgqueue_export_run r "
+    "WHERE r.lake_id = pgqueue_lake.id AND r.state = 'PUBLISHING'))"
+)
+
+
 def open_lake(
     connection: psycopg.Connection[Any],
     path: str,
@@ -144,30 +192,15 @@ def open_lake(
 ) -> Lake:
     """Return the lake at a path. Registers a new one. Raises InvalidOption and ServerChanged."""
     server = database.server(connection)
-    known = connection.execute("SELECT 1 FROM pgqueue_lake WHERE path = %s", [path]).fetchone()
+    known = connection.execute(
+        f"SELECT FROM pgqueue_lake WHERE path = %s AND {_HAS_FILES}", [path]
+    ).fetchone()
     if known is None and has_files:
         raise InvalidOption(
             f"{path} already has files of a lake that is not in this database: messages could be "
             f"duplicated there. Export to an empty path, or pass --anew to delete the files first."
         )
-    row = connection.execute(
-        "INSERT INTO pgqueue_lake (path, queues, holds_retention, exported_below, system, iceberg, "
-        "body_schemas) "
-        "VALUES (%(path)s, %(queues)s, coalesce(%(holds)s, false), 0, %(system)s, %(table)s, '{}') "
-        "ON CONFLICT (path) DO UPDATE SET "
-        "holds_retention = coalesce(%(holds)s, pgqueue_lake.holds_retention), "
-        "iceberg = coalesce(nullif(pgqueue_lake.iceberg, ''), excluded.iceberg) "
-        f"RETURNING {_COLUMNS}",
-        {
-            "path": path,
-            "queues": json.dumps(list(queues)),
-            "holds": holds,
-            "system": server.system,
-            "table": table,
-        },
-    ).fetchone()
-    assert row is not None
-    lake = Lake(*row)
+    lake = _register(connection, path, queues, server.system, holds, table)
     if table and table != lake.table:
         raise InvalidOption(
             f"The lake {path} is already the Iceberg table {lake.table}. Leave --table out, or "

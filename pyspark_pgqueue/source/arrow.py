@@ -126,13 +126,13 @@ def _wait_for_replica(cursor: Any, reach: int, seconds: float) -> None:
 def _fit(batch: pa.RecordBatch, schema: StructType, wanted: pa.Schema) -> pa.RecordBatch:
     if batch.schema.equals(wanted):
         return batch
-    found = {}
+    found: dict[str, pa.Array] = {}
     for field, target in zip(schema.fields, wanted, strict=True):
         if field.name != CORRUPT:
             column = batch.column(field.name)
             if field.name in JSON and not isinstance(field.dataType, StringType):
-                column = bodies.parsed(column, field.dataType, target.type)
+                column, corrupt = bodies.parsed(column, field.dataType, target.type)
+                if field.name == "body":
+                    found[CORRUPT] = corrupt
             found[field.name] = column if column.type == target.type else column.cast(target.type)
-    if CORRUPT in schema.names:
-        found[CORRUPT] = bodies.corrupt(batch.column("body"), found["body"])
     return pa.RecordBatch.from_arrays([found[name] for name in schema.names], schema=wanted)

@@ -1,39 +1,91 @@
-"""Converts bodies from JSON text to structs.
+"""Converts bodies from JSON text to structs, value by value as Spark's ``from_json`` does.
 
-A body that does not fit its type is NULL. Its text is in the column ``_corrupt_record``, as in
-Spark's own JSON reader.
+A value that does not fit its field is NULL, and so is a body that is no object. The text of such a
+body is in the column ``_corrupt_record``. ``tests/spark/source/test_bodies.py`` compares each type
+with ``from_json``, and lists the differences with their reasons.
 """
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import json
+import re
 from collections.abc import Iterable
+from decimal import ROUND_HALF_UP, Context, Decimal
+from functools import lru_cache
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import json as arrow_json
 from pyspark.errors import PySparkException
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     BooleanType,
+    ByteType,
     DataType,
+    DateType,
+    DecimalType,
     DoubleType,
+    FloatType,
+    IntegerType,
     LongType,
+    MapType,
     NullType,
+    ShortType,
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
+    TimestampType,
     VariantType,
     VariantVal,
 )
 
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.source import database
-from pyspark_pgqueue.source.options import Options, moment_of
+from pyspark_pgqueue.source.options import Options
 
 INFER = "infer"
+#: The longest number in digits, and the deepest nesting, that Spark's parser reads.
+LIMIT = 1000
+#: Below this level, inferred fields are JSON text.
+_DEEPEST = 20
+#: Texts that Arrow's parser refuses are cut into this many parts, until there are few of them.
+_PARTS, _FEW = 8, 16
 
-_MISFITS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.A)
+_DATE = re.compile(r"(\d{4})(?:-(\d\d?)(?:-(\d\d?)(?:[ T].*)?)?)?", re.S | re.A)
+_TIME = re.compile(
+    r"(\d{4})(?:-(\d\d?)(?:-(\d\d?)"
+    r"(?:[ T](\d\d?)(?::(\d\d?)(?::(\d\d?)(?:\.(\d*))?([^\d.].*)?)?)?)?)?)?",
+    re.S | re.A,
+)
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d\d?)(?::?(\d\d?))?", re.A)
+# Spark 1.5 stored a date as days since 1970.
+_DAYS = re.compile(r"[+-]?\d{1,9}", re.A)
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+_BITS = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
+# Digits and dots as zeros, to find a number that is too long.
+_DIGITS = bytes(48 if chr(code) in "0123456789." else 32 for code in range(256))
+_LONG = b"0" * (LIMIT + 1)
+_DECLARED = (DateType, TimestampType, DecimalType, MapType)
+_SPECIAL = {"NaN", "Infinity", "+Infinity", "-Infinity", "+INF", "-INF"}
+
+
+class _Number(str):
+    """A number of JSON, as its text."""
+
+
+class _Misfit(Exception):
+    """A value does not fit its type. What does fit is in ``rest``, or None."""
+
+    def __init__(self, rest: Any = None) -> None:
+        self.rest = rest
 
 
 def type_of(options: Options) -> str:
@@ -41,7 +93,13 @@ def type_of(options: Options) -> str:
     if options.body_schema != INFER:
         return as_ddl(str(options.body_schema))
     with database.connect(options.url) as connection:
-        return ddl(infer(database.sample(connection, options)))
+        found = known(infer(database.sample(connection, options)))
+    if found is None:
+        raise InvalidOption(
+            "bodySchema cannot be inferred: none of the sampled bodies is an object with a field. "
+            "Write the schema, or raise bodySample."
+        )
+    return ddl(found)
 
 
 def as_ddl(given: str) -> str:
@@ -86,132 +144,359 @@ def infer(texts: Iterable[str | None]) -> StructType:
 
     >>> infer(['{"a": 1}', '{"a": 1.5, "b": ["x"]}']).simpleString()
     'struct<a:double,b:array<string>>'
+
+    Fields that are only ever null, or empty, have no type yet: see :func:`known`.
     """
-    found: DataType = NullType()
+    found: DataType = StructType([])
     for text in texts:
-        value = None if text is None else json.loads(text)
+        try:
+            value = _decoded(text or "null")
+        except (ValueError, RecursionError):
+            continue
         if isinstance(value, dict):
-            found = _merged(found, _type_of(value))
-    fields = _known(found)
-    if not isinstance(fields, StructType) or not fields.fields:
-        raise InvalidOption(
-            "bodySchema cannot be inferred: none of the sampled bodies is an object with a field. "
-            "Write the schema, or raise bodySample."
-        )
-    return fields
+            found = merged(found, _type_of(value))
+    return found
 
 
-def _type_of(value: Any) -> DataType:
+def _type_of(value: Any, level: int = 0) -> DataType:
     if value is None:
         return NullType()
     if isinstance(value, bool):
         return BooleanType()
-    if isinstance(value, int):
-        return LongType() if -(2**63) <= value < 2**63 else StringType()
-    if isinstance(value, float):
-        return DoubleType()
-    if isinstance(value, list):
+    if isinstance(value, _Number):
+        if "." in value:
+            return DoubleType()
+        return LongType() if _fits(value, 64) else StringType()
+    if isinstance(value, list) and level < _DEEPEST:
         element: DataType = NullType()
         for each in value:
-            element = _merged(element, _type_of(each))
+            element = merged(element, _type_of(each, level + 1))
         return ArrayType(element)
-    if isinstance(value, dict):
-        return StructType([StructField(name, _type_of(each)) for name, each in value.items()])
+    if isinstance(value, dict) and level < _DEEPEST:
+        return StructType(
+            [StructField(name, _type_of(each, level + 1)) for name, each in value.items()]
+        )
     return StringType()
 
 
-def _merged(one: DataType, other: DataType) -> DataType:
-    """A type that holds values of both types; string if no other type does."""
-    if one == other or isinstance(other, NullType):
+def merged(one: DataType, other: DataType) -> DataType:
+    """A type that holds values of both types: double for bigint and double, else string.
+
+    A type that only a declaration gives stays as it is.
+    """
+    if one == other or isinstance(other, NullType) or isinstance(one, _DECLARED):
         return one
     if isinstance(one, NullType):
         return other
     if isinstance(one, StructType) and isinstance(other, StructType):
         types = {field.name: field.dataType for field in one.fields}
         for field in other.fields:
-            types[field.name] = _merged(types.get(field.name, NullType()), field.dataType)
+            types[field.name] = merged(types.get(field.name, NullType()), field.dataType)
         return StructType([StructField(name, kind) for name, kind in types.items()])
     if isinstance(one, ArrayType) and isinstance(other, ArrayType):
-        return ArrayType(_merged(one.elementType, other.elementType))
+        return ArrayType(merged(one.elementType, other.elementType))
     if {type(one), type(other)} == {LongType, DoubleType}:
         return DoubleType()
     return StringType()
 
 
-def _known(kind: DataType) -> DataType:
-    """The type, with string for fields that are always null."""
-    if isinstance(kind, StructType):
-        return StructType([StructField(f.name, _known(f.dataType)) for f in kind.fields])
-    if isinstance(kind, ArrayType):
-        return ArrayType(_known(kind.elementType))
-    return StringType() if isinstance(kind, NullType) else kind
+def known(kind: DataType) -> Any:
+    """The type without fields that have none yet: only null, ``{}`` or ``[]`` was seen there.
 
+    >>> known(infer(['{"a": {}, "b": 1, "c": [null]}'])).simpleString()
+    'struct<b:bigint>'
 
-def parsed(texts: pa.Array, spark_type: DataType, arrow_type: pa.DataType) -> pa.Array:
-    """Convert JSON texts to the type of a schema. Values that do not fit become NULL."""
-    given = texts.to_pylist()
-    if isinstance(spark_type, VariantType):
-        variants = [None if text is None else VariantVal.parseJson(text) for text in given]
-        return pa.array(
-            [v and {"value": bytes(v.value), "metadata": bytes(v.metadata)} for v in variants],
-            type=arrow_type,
-        )
-    fractions: list[str] = []
-
-    def fraction(text: str) -> float:
-        fractions.append(text)
-        return float(text)
-
-    values = [None if text is None else json.loads(text, parse_float=fraction) for text in given]
-    # Arrow would truncate 2.5 to 2 for an integer type.
-    if not (fractions and "int" in str(arrow_type)):
-        try:
-            return pa.array(values, type=arrow_type)
-        except _MISFITS:
-            pass
-    return pa.array([_fitted(value, arrow_type) for value in values], type=arrow_type)
-
-
-def corrupt(texts: pa.Array, values: pa.Array) -> pa.Array:
-    """The texts that were not converted, None for the others. JSON null counts as converted."""
-    found = [
-        text if text != "null" and not fits else None
-        for text, fits in zip(texts.to_pylist(), values.is_valid().to_pylist(), strict=True)
-    ]
-    return pa.array(found, type=pa.string())
-
-
-def _fitted(value: Any, arrow_type: pa.DataType) -> Any:
-    try:
-        value = _converted(value, arrow_type)
-        pa.array([value], type=arrow_type)
-    except (*_MISFITS, ValueError):
-        return None
-    return value
-
-
-def _converted(value: Any, arrow_type: pa.DataType) -> Any:
-    """Convert a JSON value as from_json does.
-
-    For a string type, values that are not strings become JSON text. For dates and timestamps,
-    strings are parsed as ISO 8601.
+    None if nothing is left.
     """
-    if value is None:
+    if isinstance(kind, StructType):
+        types = ((field.name, known(field.dataType)) for field in kind.fields)
+        fields = [StructField(name, found) for name, found in types if found is not None]
+        return StructType(fields) if fields else None
+    if isinstance(kind, ArrayType):
+        element = known(kind.elementType)
+        return element and ArrayType(element)
+    return None if isinstance(kind, NullType) else kind
+
+
+def parsed(
+    texts: pa.Array,
+    kind: DataType,
+    arrow_type: pa.DataType,
+    seen: pa.DataType | None = None,
+    slow: list[str | None] | None = None,
+) -> tuple[pa.Array, pa.Array]:
+    """Convert JSON texts; returns the values, and the texts that do not fit (None: it fits).
+
+    With ``seen``, a type that has all known fields, texts with other fields, or which do not fit,
+    are appended to ``slow``.
+    """
+    quick = _quickly(texts, arrow_type, seen)
+    if quick is not None:
+        return quick, pa.nulls(len(texts), pa.string())
+    if len(texts) > _FEW:
+        size = max(len(texts) // _PARTS, _FEW)
+        slices = [texts[at : at + size] for at in range(0, len(texts), size)]
+        parts = [parsed(part, kind, arrow_type, seen, slow) for part in slices]
+        return tuple(map(pa.concat_arrays, zip(*parts, strict=True)))
+    given = texts.to_pylist()
+    if slow is not None:
+        slow += given
+    rows = [converted(text, kind) for text in given]
+    values = [value for value, _ in rows]
+    corrupt = [None if fits else text for text, (_, fits) in zip(given, rows, strict=True)]
+    return pa.array(values, type=arrow_type), pa.array(corrupt, type=pa.string())
+
+
+def _quickly(texts: pa.Array, wanted: pa.DataType, seen: pa.DataType | None) -> pa.Array | None:
+    """Convert texts by Arrow's parser, or return None if it refuses one of them.
+
+    What it takes, ``from_json`` takes with the same result. It refuses more.
+    """
+    # Null as a text crashes Arrow's parser.
+    if (
+        texts.null_count
+        or not wanted.num_fields
+        or not pc.all(pc.starts_with(texts, "{")).as_py()
+        or _is_extreme(texts)
+    ):
         return None
-    is_text = isinstance(value, str)
-    if pa.types.is_string(arrow_type) or pa.types.is_large_string(arrow_type):
-        return value if is_text else json.dumps(value)
-    if pa.types.is_integer(arrow_type) and isinstance(value, float) and not value.is_integer():
-        raise ValueError(f"{value} is not an integer")
-    if pa.types.is_timestamp(arrow_type) and is_text:
-        return moment_of(value)
-    if pa.types.is_date(arrow_type) and is_text:
-        return dt.date.fromisoformat(value)
-    if pa.types.is_struct(arrow_type) and isinstance(value, dict):
-        fields = [arrow_type.field(place) for place in range(arrow_type.num_fields)]
-        return {field.name: _converted(value.get(field.name), field.type) for field in fields}
-    if pa.types.is_map(arrow_type) and isinstance(value, dict):
-        return [(name, _converted(each, arrow_type.item_type)) for name, each in value.items()]
-    if pa.types.is_list(arrow_type) and isinstance(value, list):
-        return [_converted(each, arrow_type.value_type) for each in value]
-    return value
+    try:
+        fields = _plain(wanted if seen is None else seen)
+        lines = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
+        data = pc.binary_join(lines, "\n")[0].as_buffer()
+        rows = arrow_json.read_json(
+            pa.BufferReader(data),
+            read_options=arrow_json.ReadOptions(use_threads=False, block_size=data.size + 1),
+            parse_options=arrow_json.ParseOptions(
+                explicit_schema=pa.schema(list(fields)),
+                unexpected_field_behavior="ignore" if seen is None else "error",
+            ),
+        )
+        [batch] = rows.combine_chunks().to_batches()
+        return _only(batch.to_struct_array(), wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+
+
+def _is_extreme(texts: pa.Array) -> bool:
+    """Whether a number may be too long for Spark, or a value too deep."""
+    long = texts.filter(pc.greater(pc.binary_length(texts), LIMIT))
+    return any(
+        text.count(b"[") + text.count(b"{") > LIMIT or _LONG in text.translate(_DIGITS)
+        for text in long.cast(pa.binary()).to_pylist()
+    )
+
+
+@lru_cache(maxsize=64)
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Return the type to read by Arrow's parser: text for dates and times.
+
+    Raises ArrowNotImplementedError for types that Arrow reads in another way than Spark.
+    """
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _plain(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return pa.string()
+    if kind in _PLAIN:
+        return kind
+    raise pa.ArrowNotImplementedError(str(kind))
+
+
+_PLAIN = {pa.null(), pa.bool_(), pa.int16(), pa.int32(), pa.int64(), pa.float64(), pa.string()}
+
+
+def _only(values: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """The values in the wanted type, without the fields that it lacks."""
+    if values.type == wanted:
+        return values
+    if pa.types.is_struct(wanted):
+        fields = list(wanted)
+        parts = [_only(values.field(field.name), field.type) for field in fields]
+        return pa.StructArray.from_arrays(parts, fields=fields, mask=values.is_null())
+    if pa.types.is_list(wanted):
+        return pa.ListArray.from_arrays(
+            values.offsets,
+            _only(values.values, wanted.value_type),
+            type=wanted,
+            mask=values.is_null(),
+        )
+    return values.cast(wanted)
+
+
+def converted(text: str | None, kind: DataType) -> tuple[Any, bool]:
+    """Convert one JSON text; returns the value for Arrow, and whether it fits.
+
+    >>> converted('{"a": 1, "b": "x"}', StructType().add("a", "long").add("b", "long"))
+    ({'a': 1, 'b': None}, False)
+    """
+    if text is None or (text == "null" and not isinstance(kind, VariantType)):
+        return None, True
+    try:
+        return _fitted(_decoded(text), kind), True
+    except _Misfit as misfit:
+        return misfit.rest, False
+    except (ValueError, RecursionError, PySparkException):
+        return None, False
+
+
+def _number(text: str) -> _Number:
+    if len(text) > LIMIT:
+        raise ValueError("a number is too long")
+    return _Number(text)
+
+
+_JSON = json.JSONDecoder(parse_float=_number, parse_int=_number)
+
+
+def _decoded(text: str) -> Any:
+    """Parse JSON, with numbers as _Number. Raises ValueError for what Spark does not read."""
+    if text.count("[") + text.count("{") > LIMIT:
+        level = 0
+        for bracket in re.findall(r"[][{}]", _STRING.sub("", text)):
+            level += 1 if bracket in "[{" else -1
+            if level > LIMIT:
+                raise ValueError("the nesting is too deep")
+    return _JSON.decode(text)
+
+
+def text_of(value: Any) -> str:
+    """A decoded value as the JSON text that it had in PostgreSQL."""
+    if isinstance(value, _Number):
+        return str(value)
+    if isinstance(value, dict):
+        fields = (f"{json.dumps(k, ensure_ascii=False)}: {text_of(v)}" for k, v in value.items())
+        return f"{{{', '.join(fields)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(text_of, value))}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _fitted(value: Any, kind: DataType) -> Any:
+    """Convert a decoded value. Raises _Misfit."""
+    if isinstance(kind, VariantType):
+        variant = VariantVal.parseJson(text_of(value))
+        return {"value": bytes(variant.value), "metadata": bytes(variant.metadata)}
+    if value is None or isinstance(kind, NullType):
+        return None
+    if isinstance(kind, StringType):
+        return value if type(value) is str else text_of(value)
+    if isinstance(value, dict) and isinstance(kind, StructType):
+        return _all(dict, _present(value, kind))
+    if isinstance(value, dict) and isinstance(kind, MapType):
+        return _all(list, [(name, each, kind.valueType) for name, each in value.items()])
+    if isinstance(value, list) and isinstance(kind, ArrayType):
+        return _all(_values, [(None, each, kind.elementType) for each in value])
+    try:
+        if isinstance(value, _Number):
+            return _from_number(value, kind)
+        if isinstance(value, str):
+            return _from_text(value, kind)
+    except (ValueError, ArithmeticError, KeyError, OSError) as error:
+        raise _Misfit from error
+    if isinstance(value, bool) and isinstance(kind, BooleanType):
+        return value
+    raise _Misfit
+
+
+def _present(value: dict[str, Any], kind: StructType) -> list[tuple[Any, Any, DataType]]:
+    return [(f.name, value[f.name], f.dataType) for f in kind.fields if f.name in value]
+
+
+def _values(parts: list[tuple[Any, Any]]) -> list[Any]:
+    return [value for _, value in parts]
+
+
+def _all(into: Any, parts: list[tuple[Any, Any, DataType]]) -> Any:
+    """Convert the (name, value, type) of some parts. A part that does not fit is NULL."""
+    found, fits = [], True
+    for name, value, kind in parts:
+        try:
+            found.append((name, _fitted(value, kind)))
+        except _Misfit as misfit:
+            # As in Spark, an element that is lost entirely takes its array or map with it.
+            if misfit.rest is None and into is not dict:
+                raise
+            found.append((name, misfit.rest))
+            fits = False
+    if not fits:
+        raise _Misfit(into(found))
+    return into(found)
+
+
+def _from_number(text: str, kind: DataType) -> Any:
+    if isinstance(kind, (FloatType, DoubleType)):
+        return float(text)
+    if isinstance(kind, DecimalType):
+        return _decimal(text, kind)
+    if "." in text:
+        raise _Misfit
+    if type(kind) in _BITS and _fits(text, _BITS[type(kind)]):
+        return int(text)
+    if isinstance(kind, TimestampType) and _fits(micros := f"{text}000000", 64):
+        return int(micros)
+    raise _Misfit
+
+
+def _fits(text: str, bits: int) -> bool:
+    return len(text) <= 20 and -(2 ** (bits - 1)) <= int(text) < 2 ** (bits - 1)
+
+
+def _from_text(text: str, kind: DataType) -> Any:
+    if isinstance(kind, (FloatType, DoubleType)) and text in _SPECIAL:
+        return float(text)
+    if isinstance(kind, DecimalType):
+        plain = text.replace(",", "")
+        if _DECIMAL.fullmatch(plain):
+            return _decimal(plain, kind)
+    if isinstance(kind, BinaryType):
+        return base64.b64decode(text, validate=True)
+    if isinstance(kind, DateType):
+        return _date(text)
+    if isinstance(kind, (TimestampType, TimestampNTZType)) and (
+        found := _TIME.fullmatch(text.strip())
+    ):
+        return _micros(*found.groups(), is_local=isinstance(kind, TimestampNTZType))
+    raise _Misfit
+
+
+def _decimal(text: str, kind: DecimalType) -> Decimal:
+    # Raises InvalidOperation if the digits do not fit.
+    digits = Context(prec=kind.precision, rounding=ROUND_HALF_UP)
+    return Decimal(text).quantize(Decimal(1).scaleb(-kind.scale), context=digits)
+
+
+def _date(text: str) -> dt.date:
+    if found := _DATE.fullmatch(text.strip()):
+        year, month, day = (int(part or 1) for part in found.groups())
+        return dt.date(year, month, day)
+    if not _DAYS.fullmatch(text):
+        raise _Misfit
+    return _EPOCH.date() + dt.timedelta(days=int(text))
+
+
+def _micros(*parts: str | None, is_local: bool) -> int:
+    """Microseconds since 1970 of year, month, day, hour, minute, second, fraction and zone."""
+    year, month, day, hour, minute, second, fraction, zone = parts
+    if zone and is_local:
+        raise _Misfit
+    moment = dt.datetime(
+        int(year or 0),
+        int(month or 1),
+        int(day or 1),
+        int(hour or 0),
+        int(minute or 0),
+        int(second or 0),
+        int((fraction or "")[:6].ljust(6, "0")),
+        _zone((zone or "Z").strip()),
+    )
+    return (moment - _EPOCH) // dt.timedelta(microseconds=1)
+
+
+def _zone(name: str) -> dt.tzinfo:
+    if found := _OFFSET.fullmatch(name):
+        sign, hours, minutes = found.groups()
+        offset = dt.timedelta(hours=int(hours), minutes=int(minutes or 0))
+        return dt.timezone(-offset if sign == "-" else offset)
+    return dt.timezone.utc if name in {"Z", "UTC", "GMT", "UT"} else ZoneInfo(name)

@@ -197,6 +197,34 @@ def is_locked(url: str) -> bool:
     return bool(row and row[0])
 
 
+def test_first_export_that_fails_is_seen_and_binds_nothing(
+    spark: Any, url: str, lake: str, finish: Finish
+) -> None:
+    archived = finish("mails", 2)
+    Path(lake).write_text("a file")
+
+    with pytest.raises(StoreFailed):
+        export(spark, url, lake, queues=["orders"], holds_retention=True)
+
+    failed = ExportRun.objects.get()
+    assert (failed.state, failed.lake.path) == ("FAILED", lake)
+    assert "Choose a directory" in failed.error
+    assert [each.failures for each in lakes.health("default", 10)] == [1]
+    assert not failed.lake.holds_retention
+    Path(lake).unlink()
+    # A lake of another database is still refused.
+    stranger = Path(lake, "archive", "queue=mails", "date=2026-01-01", "run-1.parquet")
+    stranger.parent.mkdir(parents=True)
+    stranger.touch()
+    with pytest.raises(InvalidOption, match="already has files of a lake"):
+        export(spark, url, lake)
+    shutil.rmtree(lake)
+
+    export(spark, url, lake, queues=["mails"])
+
+    assert exported(spark, lake) == sorted(archived)
+
+
 def test_two_exports_to_one_lake_do_not_run_at_once(
     spark: Any, url: str, lake: str, finish: Finish
 ) -> None:
@@ -236,7 +264,7 @@ def test_lake_whose_first_export_failed_holds_no_retention(
     Path(lake).touch()
     with pytest.raises(StoreFailed, match="Choose a directory"):
         export(spark, url, lake, holds_retention=True)
-    assert not Lake.objects.exists()
+    assert lakes.exported_below(work) is None
 
     Path(lake).unlink()
     with monkeypatch.context() as patch:

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connection
 
-from django_pgqueue.models import Lake, Message
+from django_pgqueue.maintenance import lakes
+from django_pgqueue.models import ExportRun, Lake, Message
 from pyspark_pgqueue.errors import InvalidOption
+from pyspark_pgqueue.lake import body_columns
 from tests.spark.conftest import archive_all, export
 from tests.spark.lake.test_iceberg import TABLE
 from tests.spark.lake.test_iceberg import catalog as catalog
 
 Export = Callable[..., list[str]]
 COLUMNS = ["body_order", "body_price", "body_tags", "_corrupt_record"]
+DEEP = "[" * 1200 + "]" * 1200
+WEBHOOKS = Path("/work/shared/data/github_webhooks/payloads.jsonl.gz")
+
+
+class Text(str):
+    """A body as JSON text, since not every Python writes or reads it."""
 
 
 @pytest.fixture
@@ -26,8 +36,14 @@ def export_bodies(spark: Any, url: str, lake: str) -> Export:
     def send_and_export(*bodies: Any, queue: str = "orders", **options: Any) -> list[str]:
         Message.objects.create_queue(queue)
         if bodies:
-            Message.objects.send_batch(queue, list(bodies))
+            sent = [None if isinstance(body, Text) else body for body in bodies]
+            ids = Message.objects.send_batch(queue, sent)
         archive_all(queue)
+        with connection.cursor() as cursor:
+            for pk, body in zip(ids if bodies else (), bodies, strict=True):
+                if isinstance(body, Text):
+                    change = "UPDATE pgqueue_message SET body = %s::jsonb WHERE id = %s"
+                    cursor.execute(change, [body, pk])
         told: list[str] = []
         export(spark, url, lake, tell=told.append, **options)
         return told
@@ -51,13 +67,8 @@ def by_duckdb(lake: str, columns: list[str]) -> list[tuple[Any, ...]]:
 
 def by_polars(lake: str, columns: list[str]) -> list[tuple[Any, ...]]:
     polars = pytest.importorskip("polars")
-    newest = max(Path(lake, "archive").rglob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
-    frame = polars.scan_parquet(
-        f"{lake}/archive/**/*.parquet",
-        schema=polars.read_parquet_schema(newest),
-        missing_columns="insert",
-        hive_partitioning=False,
-    )
+    files = Path(lake, "archive").rglob("*.parquet")
+    frame = polars.concat([polars.scan_parquet(file) for file in files], how="diagonal_relaxed")
     return frame.sort("id").select(columns).collect().rows()
 
 
@@ -117,41 +128,126 @@ def test_schema_grows_by_fields_and_wider_types(
         assert [tuple(row.values()) for row in table.select(columns).to_pylist()] == expected
 
 
-def test_inferred_schema_is_kept_and_an_evolving_one_grows(
-    spark: Any, lake: str, export_bodies: Export
+def test_evolving_schema_has_every_field_and_widens(
+    spark: Any, lake: str, export_bodies: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    export_bodies({"a": 1}, body_schemas={"orders": "infer"})
-    export_bodies({"a": 2, "b": 3}, body_schemas={"orders": "infer"})
-    assert set(spark.read.parquet(f"{lake}/archive").columns) >= {"body_a"}
-    assert "body_b" not in by_spark_columns(spark, lake)
-
-    export_bodies({"a": 4, "b": 5}, body_schemas={"orders": "evolve"})
-    export_bodies({"a": "text", "b": 6, "c": [1]})
-
+    monkeypatch.setattr(body_columns, "SAMPLE", 1)
     columns = ["body_a", "body_b", "body_c", "_corrupt_record"]
-    assert by_spark(spark, lake, columns) == [
-        (1, None, None, None),
-        (2, None, None, None),
-        (4, 5, None, None),
-        (None, None, None, '{"a": "text", "b": 6, "c": [1]}'),
+
+    # {}, [] and null have no type yet. No column is inferred from a sample alone.
+    told = export_bodies(
+        {"a": 1, "x": {}, "y": [], "z": None, "by": {"x": {}}},
+        {"a": 2, "b": 7},
+        body_schemas={"orders": "evolve"},
+    )
+    assert any("written again" in line for line in told)
+    assert set(by_spark_columns(spark, lake)) >= {"body_a", "body_b"}
+    assert not {"body_x", "body_y", "body_z", "body_by"} & set(by_spark_columns(spark, lake))
+    export_bodies({"a": 2.5, "b": "x", "c": [1], "x": {"n": 3}})
+    export_bodies({"a": 3, "b": True, "c": ["y"]})
+
+    expected = [
+        (1.0, None, None, None),
+        (2.0, "7", None, None),
+        (2.5, "x", ["1"], None),
+        (3.0, "true", ["y"], None),
     ]
+    assert by_spark(spark, lake, columns) == expected
+    assert by_duckdb(lake, columns) == expected
+    assert by_polars(lake, columns) == expected
+    assert by_duckdb(lake, ["body_x"])[2] == ({"n": 3},)
 
 
 def by_spark_columns(spark: Any, lake: str) -> list[str]:
     return list(spark.read.option("mergeSchema", "true").parquet(f"{lake}/archive").columns)
 
 
+def test_no_body_ends_a_run_and_a_schema_can_be_changed_and_unset(
+    spark: Any, lake: str, export_bodies: Export, url: str
+) -> None:
+    schemas = {"orders": "order bigint, n double"}
+    told = export_bodies(
+        {"order": 1, "n": 10**16},
+        Text(f'{{"order": 2, "deep": {DEEP}}}'),
+        Text(f'{{"order": 3, "n": {"1" * 5001}}}'),
+        {"order": "x", "n": 4},
+        body_schemas=schemas,
+    )
+
+    columns = ["body_order", "body_n", "_corrupt_record IS NULL"]
+    first = ExportRun.objects.get()
+    ids = [row[0] for row in by_duckdb(lake, ["id"])]
+    assert by_duckdb(lake, columns) == [
+        (1, 1e16, True),
+        (None, None, False),
+        (None, None, False),
+        (None, 4.0, False),
+    ]
+    assert any("3 of 4 bodies of queue 'orders' do not fit" in line for line in told)
+    assert any(", ".join(map(str, ids[1:])) in line for line in told)
+    assert first.manifest["misfits"] == 3
+    assert [each.misfits for each in lakes.health("default", 10)] == [0.75]
+
+    export_bodies({"order": "y"}, body_schemas={"orders": "order string"})
+    assert by_duckdb(lake, ["body_order"]) == [("1",), (None,), (None,), ("x",), ("y",)]
+    assert not Lake.objects.get().body_schemas["orders"]["stale"]
+
+    export_bodies({"order": "z"}, body_schemas={"orders": "none"})
+    assert "body_order" not in by_spark_columns(spark, lake)
+    assert len(by_duckdb(lake, ["body"])) == 6
+
+
+def test_evolving_bodies_that_do_not_fit_are_told(lake: str, export_bodies: Export) -> None:
+    told = export_bodies(
+        *({"a": 1}, Text(DEEP), Text(f'{{"a": 2, "deep": {DEEP}}}'), {"a": 3, "A": 1}, 4),
+        body_schemas={"orders": "evolve"},
+    )
+
+    assert by_duckdb(lake, ["body_a"]) == [(1,), (None,), (None,), (3,), (None,)]
+    assert any("3 of 5 bodies of queue 'orders' do not fit" in line for line in told)
+    assert any(
+        "1 of 5 bodies of queue 'orders' have fields without a column" in line for line in told
+    )
+    assert any("'A' gets no column" in line for line in told)
+
+
+@pytest.mark.skipif(not WEBHOOKS.exists(), reason="needs the webhooks")
+def test_real_webhooks_evolve_without_a_misfit(
+    spark: Any, lake: str, url: str, export_bodies: Export
+) -> None:
+    with gzip.open(WEBHOOKS, "rt") as lines:
+        sent = [json.loads(line)["payload"] for line in lines]
+
+    export_bodies(*sent, body_schemas={"hooks": "evolve"}, queue="hooks")
+
+    typed = spark.read.format("pgqueue").options(url=url, bodySchema="infer", columns="id,body")
+    read = typed.load().orderBy("id").select("body.action", "_corrupt_record").collect()
+    expected = [(body.get("action"), None) for body in sent]
+    assert by_duckdb(lake, ["body_action", "_corrupt_record"]) == expected
+    assert [tuple(row) for row in read] == expected
+    names = {name for body in sent for name, value in body.items() if value not in (None, {}, [])}
+    assert {f"body_{name}" for name in names} <= set(by_spark_columns(spark, lake))
+
+
 def test_column_has_one_type_in_a_lake(lake: str, export_bodies: Export) -> None:
     export_bodies({"n": 1}, body_schemas={"orders": "n bigint"})
 
-    for queue in ("orders", "mails"):
-        with pytest.raises(InvalidOption, match="body_n of this lake has the type bigint"):
-            export_bodies({"n": "x"}, queue=queue, body_schemas={queue: "n string"})
-    told = export_bodies({"n": "x", "m": 2}, queue="mails", body_schemas={"mails": "infer"})
+    with pytest.raises(InvalidOption, match="body_n of this lake has the type bigint"):
+        export_bodies({"n": "x"}, queue="mails", body_schemas={"mails": "n string"})
+    told = export_bodies({"n": "x", "m": 2}, queue="mails", body_schemas={"mails": "evolve"})
 
     assert any("'mails': field 'n' gets no column" in line for line in told)
     fields = Lake.objects.get().body_schemas["mails"]["fields"]["fields"]
     assert [field["name"] for field in fields] == ["m"]
+
+
+def test_iceberg_table_keeps_its_types(lake: str, catalog: Any, export_bodies: Export) -> None:
+    export_bodies({"n": 1}, body_schemas={"orders": "evolve"}, table=TABLE)
+    export_bodies({"n": 2.5}, {"n": 3})
+
+    assert by_duckdb(lake, ["body_n"]) == [(1,), (None,), (3,)]
+    with pytest.raises(InvalidOption, match="whose columns keep their types"):
+        export_bodies(body_schemas={"orders": "n double"})
 
 
 @pytest.mark.parametrize(
@@ -161,7 +257,8 @@ def test_column_has_one_type_in_a_lake(lake: str, export_bodies: Export) -> None
         ({"orders": "`first name` string"}, "cannot be a column"),
         ({"orders": "a int, A int"}, "would be the same column"),
         ({"orders": "a variant"}, "cannot have the type variant"),
-        ({"orders": "a number"}, "number"),
+        ({"orders": "a number"}, "as in orders='customer bigint, price double'"),
+        ({"orders": '{"type": "order"}'}, "must be DDL such as"),
     ],
 )
 def test_schema_that_cannot_be_columns_is_refused(

@@ -311,7 +311,7 @@ def test_values_of_bodies_become_what_the_schema_says(read: Read, url: str) -> N
     )
 
     assert tuple(first)[:4] == (1767607200, "2026-01-05", {"a": 1}, '[1, "x"]')
-    assert (first._corrupt_record, second.body) == (None, None)
+    assert (first._corrupt_record, second.body.at) == (None, None)
     assert second._corrupt_record == '{"at": "yesterday"}'
 
 
@@ -323,7 +323,7 @@ def test_fraction_does_not_fit_a_whole_number(read: Read, url: str) -> None:
     assert typed(read(columns="id,body", bodySchema="order bigint, name string")) == [
         (2, None, None),
         (None, None, '{"order": 2.5}'),
-        (2, None, None),
+        (None, None, '{"order": 2.0}'),
     ]
 
 
@@ -435,10 +435,10 @@ def test_filter_on_a_field_finds_the_same_wherever_it_is_applied(
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
     assert found == {
-        "body.n = 2": [2, 10],
+        "body.n = 2": [2],
         "body.n >= 3": [3, 4, 5],
-        "body.n IN (1, 2)": [1, 2, 10],
-        "body.n <=> 2": [2, 10],
+        "body.n IN (1, 2)": [1, 2],
+        "body.n <=> 2": [2],
         "NOT body.n = 2": [0, 1, 3, 4, 5],
         "body.by.name = 'x4'": [4],
         "body.by.name < 'x2'": [0, 1, 12],
