@@ -13,6 +13,8 @@ from django_pgqueue.maintenance.work import Work
 
 #: A lake is late this many seconds after its last successful export: one day and two hours.
 LATE = 26 * 3600.0
+#: Share of bodies that do not fit their columns which is a problem.
+MISFITS = 0.01
 
 
 def exported_below(work: Work) -> int | None:
@@ -58,6 +60,7 @@ class LakeHealth:
     held: int  # messages past the retention that are kept for this lake
     failures: int  # failed runs since the last successful one
     error: str  # the line that names the last failed run's error
+    misfits: float  # share of the last run's bodies that do not fit their columns
 
     def is_late(self, after: float = LATE) -> bool:
         """Whether the lake lacks messages, and its last export is over ``after`` seconds ago."""

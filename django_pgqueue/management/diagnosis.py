@@ -349,7 +349,7 @@ def _schedules(alias: str, limits: Limits, report: Report) -> str:
 
 
 def _exports(alias: str, limits: Limits, report: Report) -> str:
-    """Report lakes whose exports fail or are late."""
+    """Report lakes whose exports fail or are late, or whose columns do not fit the bodies."""
     found = lakes.health(alias, 100_000)
     for lake in found:
         held = f"; retention keeps {counted(lake.held)} for it" if lake.held else ""
@@ -369,7 +369,15 @@ def _exports(alias: str, limits: Limits, report: Report) -> str:
                 f"Run the export: {command}. Find out why it does not run regularly.",
                 values,
             )
-    return f"{len(found)}; none fails or is late"
+        if lake.misfits > lakes.MISFITS:
+            report(
+                f"{lake.misfits:.1%} of the bodies in the last run of lake {lake.path} do not fit "
+                f"their columns",
+                "Look at the column _corrupt_record, and change the schema: "
+                f"{command} --body-schema QUEUE=evolve",
+                {"lake": lake.path, "misfits": lake.misfits},
+            )
+    return f"{len(found)}; none fails or is late, and the bodies fit their columns"
 
 
 def _objects(alias: str, limits: Limits, report: Report) -> str:

@@ -49,6 +49,7 @@ _GAUGES = {
         "export_lag_messages": f"Archived messages that the lake lacks, counted up to "
         f"{MOST_COUNTED}.",
         "export_held_messages": "Messages whose retention is over, kept until they are exported.",
+        "export_misfit_ratio": "Share of the last run's bodies that do not fit their columns.",
     },
     ("database",): {"up": "1 if the database answered in time, else 0."},
 }
@@ -123,5 +124,6 @@ class QueueCollector(Collector):
             add("export_lag_seconds", lake.seconds if lake.behind else 0.0, lake.path)
             add("export_lag_messages", lake.behind, lake.path)
             add("export_held_messages", lake.held, lake.path)
+            add("export_misfit_ratio", lake.misfits, lake.path)
         add("up", 1, self._alias)
         yield from gauges.values()

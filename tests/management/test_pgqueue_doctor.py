@@ -356,6 +356,11 @@ def test_a_lake_whose_exports_fail_or_are_late(orders):
     ExportRun.objects.update(state="DONE")
     [found] = findings("exports", export=3 * 86400)
     assert not found.is_problem
+    ExportRun.objects.update(manifest={"misfits": 1, "typed": 8})
+    [misfits] = findings("exports", export=3 * 86400)
+    assert misfits.text == (
+        "12.5% of the bodies in the last run of lake /lake do not fit their columns"
+    )
 
 
 def test_a_session_that_blocks_others_is_named_with_its_statement(committed_orders):

@@ -137,10 +137,12 @@ def test_the_view_tells_how_exports_are(orders):
     ArchivedMessage.objects.update(archived_at=hours[0])
     lake = Lake.objects.create(path="/lake", holds_retention=True)
     Lake.objects.update(exported_at=hours[1])
+    ExportRun.objects.create(lake=lake, state="DONE", manifest={"misfits": 3, "typed": 4})
     ExportRun.objects.create(lake=lake, state="FAILED")
 
     found = samples(views.metrics(RequestFactory().get("/metrics/queues")).content, lake="/lake")
 
+    assert found["pgqueue_export_misfit_ratio"] == 0.75
     assert (found["pgqueue_export_failures"], found["pgqueue_export_lag_messages"]) == (1, 3)
     assert found["pgqueue_export_held_messages"] == 3
     assert found["pgqueue_export_lag_seconds"] == found["pgqueue_export_age_seconds"] >= 10800
@@ -196,7 +198,7 @@ def test_prometheus_takes_the_alert_rules(check_rules):
     refused = check_rules(rules.replace(" > ", " > > ", 1))
 
     assert (taken.returncode, refused.returncode) == (0, 1), taken.stderr
-    assert "8 rules found" in taken.stdout
+    assert "9 rules found" in taken.stdout
 
 
 def asked_by_dashboard() -> list[str]:
@@ -212,7 +214,7 @@ def asked_by_alerts() -> list[str]:
         r' +summary: ".+"\n +action: ".+"\n',
         text,
     )
-    assert len(rules) == text.count("- alert:") == 8
+    assert len(rules) == text.count("- alert:") == 9
     return rules
 
 
