@@ -54,8 +54,8 @@ INFER = "infer"
 LIMIT = 1000
 #: Below this level, inferred fields are JSON text.
 _DEEPEST = 20
-#: Texts that Arrow's parser refuses are cut into this many parts, until there are few of them.
-_PARTS, _FEW = 8, 16
+#: Texts that Arrow's parser refuses are cut into parts of this length, to find those it takes.
+_FEW = 64
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.A)
@@ -234,8 +234,7 @@ def parsed(
     if quick is not None:
         return quick, pa.nulls(len(texts), pa.string())
     if len(texts) > _FEW:
-        size = max(len(texts) // _PARTS, _FEW)
-        slices = [texts[at : at + size] for at in range(0, len(texts), size)]
+        slices = [texts[at : at + _FEW] for at in range(0, len(texts), _FEW)]
         parts = [parsed(part, kind, arrow_type, seen, slow) for part in slices]
         return tuple(map(pa.concat_arrays, zip(*parts, strict=True)))
     given = texts.to_pylist()
@@ -294,9 +293,9 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     Raises ArrowNotImplementedError for types that Arrow reads in another way than Spark.
     """
     if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _plain(field.type)) for field in kind])
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
     if pa.types.is_list(kind):
-        return pa.list_(_plain(kind.value_type))
+        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return pa.string()
     if kind in _PLAIN:
