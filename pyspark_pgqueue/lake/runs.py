@@ -105,7 +105,8 @@ def recorded(
 ) -> Iterator[None]:
     """Record an error of the block in the lake's unfinished run, or add a failed run for it.
 
-    The caller holds the lake's lock. Registers a new lake, so that its failed run is seen.
+    The caller holds the lake's lock. Registers a new lake, so that its failed run is seen; but not
+    one with a mistake in its options.
     """
     try:
         yield
@@ -117,7 +118,7 @@ def recorded(
             # An interrupt adds no failed run: a delayed one arrives after the run has ended.
             anew = not isinstance(error, KeyboardInterrupt)
             given = {"path": path, "error": told[:_MOST_OF_AN_ERROR], "anew": anew}
-            if anew:
+            if anew and not isinstance(error, InvalidOption):
                 _register(connection, path, queues, database.server(connection).system)
             connection.execute(_FAIL, given)
         raise
