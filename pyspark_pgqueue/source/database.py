@@ -18,6 +18,10 @@ from pyspark_pgqueue.source.options import Options
 Queue = tuple[int, str]
 
 
+#: A condition for the names of the selected queues. Its parameters are those of ``selection``.
+SELECTED = "(%(all)s OR lower({name}) = ANY(%(names)s) OR {name} ~ %(pattern)s)"
+
+
 @dataclass(frozen=True)
 class Server:
     """The server's snapshot, its identity, and whether it is a replica."""
@@ -89,6 +93,14 @@ def check_server(connection: psycopg.Connection[Any], server: Server) -> None:
     )
 
 
+def selection(options: Options) -> dict[str, Any]:
+    return {
+        "all": not options.subscribe and options.pattern is None,
+        "names": [name.lower() for name in options.subscribe],
+        "pattern": None if options.pattern is None else f"^(?:{options.pattern})$",
+    }
+
+
 def queues(
     connection: psycopg.Connection[Any],
     options: Options,
@@ -103,16 +115,10 @@ def queues(
     """
     # A percent sign in a condition is literal: a condition takes no parameters.
     terms = [each.replace("{queue}", "q.name").replace("%", "%%") for each in conditions]
-    params: dict[str, Any] = {}
-    if options.subscribe:
-        terms.append("lower(q.name) = ANY(%(names)s)")
-        params["names"] = [name.lower() for name in options.subscribe]
-    if options.pattern is not None:
-        terms.append("q.name ~ %(pattern)s")
-        params["pattern"] = f"^(?:{options.pattern})$"
-    where = " AND ".join(terms) or "true"
+    where = " AND ".join([SELECTED.format(name="q.name"), *terms])
     found: list[Queue] = connection.execute(
-        f"SELECT q.id, q.name FROM pgqueue_queue q WHERE {where} ORDER BY q.name", params
+        f"SELECT q.id, q.name FROM pgqueue_queue q WHERE {where} ORDER BY q.name",
+        selection(options),
     ).fetchall()
     missing = {name.lower() for name in options.subscribe} - {name.lower() for _, name in found}
     if missing and may_be_dropped:

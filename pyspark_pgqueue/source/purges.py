@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from pyspark_pgqueue.errors import DataLost
-from pyspark_pgqueue.source.database import Queue
+from pyspark_pgqueue.source.database import SELECTED, Queue, selection
 from pyspark_pgqueue.source.offsets import EARLIEST, Offset
 from pyspark_pgqueue.source.options import Options
 
@@ -71,13 +71,9 @@ def marks(
 ) -> list[Mark]:
     """The purge marks of the selected queues, and of dropped queues that match the selection."""
     rows = connection.execute(
-        "SELECT queue_id FROM pgqueue_purge_mark WHERE dropped <> '' "
-        "AND (%(all)s OR lower(dropped) = ANY(%(names)s) OR dropped ~ %(pattern)s)",
-        {
-            "all": not options.subscribe and options.pattern is None,
-            "names": [name.lower() for name in options.subscribe],
-            "pattern": None if options.pattern is None else f"^(?:{options.pattern})$",
-        },
+        "SELECT queue_id FROM pgqueue_purge_mark WHERE dropped <> '' AND "
+        + SELECTED.format(name="dropped"),
+        selection(options),
     ).fetchall()
     ids = [*(pk for pk, _ in chosen), *(pk for (pk,) in rows)]
     return [Mark._make(row) for row in connection.execute(purged(ids))]
