@@ -39,10 +39,11 @@ print(export(spark, URL, LAKE))
 print(export(spark, URL, LAKE))
 read_lake(spark, LAKE).groupBy("queue", "date").count().show()
 
-# %% The archive as a stream from a checkpoint. Run the cell again for newer messages.
+# %% The lake and then the archive, as one stream. Run the cell again for newer messages.
 stream = spark.readStream.format("pgqueue").option("url", URL).option("columns", "id,queue,state")
 query = (
-    stream.load()
+    stream.option("lake", LAKE)
+    .load()
     .writeStream.format("console")
     .option("checkpointLocation", f"{LAKE}/_checkpoint")
     .trigger(availableNow=True)

@@ -61,6 +61,11 @@ class PgQueueDataSource(Landing, DataSource):
                 "A batch read cannot consume: it never learns when its messages are done. Use "
                 "readStream, with trigger(availableNow=True) to consume the present messages."
             )
+        if options.lake is not None:
+            raise InvalidOption(
+                "The option lake is for streams. A batch reads a lake with load(path), and the "
+                "archive without the option."
+            )
         # Spark refuses a reader with pushFilters unless filter pushdown is on, and no API reports
         # whether it is. With pushdown, Spark plans in a special worker: the caller's file name
         # identifies it.
@@ -70,6 +75,10 @@ class PgQueueDataSource(Landing, DataSource):
         return (reading.PushingReader if pushes else reading.Reader)(options, schema)
 
     def streamReader(self, schema: StructType) -> Any:
+        if "path" in self.options:
+            raise InvalidOption(
+                "A stream takes the path of its lake as an option: option('lake', path).load()."
+            )
         options = Options.parse(self.options)
         _check(schema, options)
         if options.source != "archive":
@@ -79,6 +88,8 @@ class PgQueueDataSource(Landing, DataSource):
             )
         if options.consume:
             return _late("consume.stream").QueueStream(options, schema)
+        if options.lake is not None:
+            return _late("lake.stream").LakeStream(options, schema)
         return _late("source.stream").ArchiveStream(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:

@@ -54,12 +54,15 @@ class InvalidOption(PipelineError, ValueError):
 class DataLost(PipelineError):
     """Archived messages were removed before a stream delivered them, or while they were read."""
 
-    def __init__(self, queue: str, *, dropped: bool, planned: bool = False) -> None:
+    def __init__(
+        self, queue: str, *, dropped: bool = False, planned: bool = False, lake: str = ""
+    ) -> None:
         """Create the error.
 
         Arguments:
             dropped: the queue itself was dropped.
             planned: the messages were lost during a batch read, which can be repeated.
+            lake: the lake that lacks the messages.
         """
         purged = f"Archived messages of queue {queue!r} were purged"
         lost = f"Queue {queue!r} was dropped" if dropped else purged
@@ -69,11 +72,18 @@ class DataLost(PipelineError):
                 f"read again. If retention keeps removing messages, start later (option "
                 f"startingOffsets), or set failOnDataLoss=false to read the messages that are left."
             )
+        elif lake:
+            text = (
+                f"The lake {lake} lacks messages of queue {queue!r} that this stream has not read: "
+                f"they were purged before they were exported. Set failOnDataLoss=false to continue "
+                f"with the messages that are left."
+            )
         else:
             them = "all of its messages" if dropped else "them"
             text = (
-                f"{lost} before this stream read {them}. Set failOnDataLoss=false to continue with "
-                f"the messages that are left, or start from a new checkpoint."
+                f"{lost} before this stream read {them}. If a lake has them, set the option lake. "
+                f"Otherwise set failOnDataLoss=false to continue with the messages that are left, "
+                f"or start from a new checkpoint."
             )
         super().__init__(text)
 

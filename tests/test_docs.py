@@ -51,6 +51,7 @@ PURE_MODULES = [
     "django_pgqueue.engine.statements",
     "django_pgqueue.retries",
     "django_pgqueue.worker.maintenance",
+    "pyspark_pgqueue.lake.stream",
     "pyspark_pgqueue.source.bodies",
     "pyspark_pgqueue.source.columns",
     "pyspark_pgqueue.source.offsets",

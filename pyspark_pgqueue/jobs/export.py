@@ -177,11 +177,14 @@ def _export_run(
     chosen = database.queues(connection, options, may_be_dropped=True)
     condition = planning.in_window(options, chosen, start, end)
     found = connection.execute(f"SELECT FROM pgqueue_archive a WHERE {condition} LIMIT 1")
-    if high <= low or found.fetchone() is None:
+    planned = purges.marks(connection, options, chosen)
+    # The first run exports the messages that earlier purges left. Only later purges are losses.
+    guard = purges.Guard((), start, tuple(planned) if low == 0 else None)
+    lacks = guard.lost(planned) if low else planned
+    if high <= low or (found.fetchone() is None and not lacks):
         runs.exported(connection, lake.id, max(low, high))
         return Summary(None), lake
     run, resumed = runs.begin(connection, lake, "EXPORT", low, high)
-    planned = purges.marks(connection, options, chosen)
     if low == 0:
         tasks = planning.cut_by_position(connection, options, NAMES, chosen, start=start, end=end)
     else:
@@ -201,9 +204,8 @@ def _export_run(
             break
         tell(f"Run {run}: bodies have new fields or types, so it is written again with them")
         files.sweep(path)
-    # The first run exports the messages that earlier purges left. Only later purges are losses.
-    guard = purges.Guard((), start, tuple(planned) if low == 0 else None)
-    lost = guard.lost(purges.marks(connection, options, chosen))
+    marks = purges.marks(connection, options, chosen)
+    lost = guard.lost(marks)
     for name in sorted(mark.queue for mark in lost):
         tell(
             f"Run {run} lacks messages of queue {name!r}: they were purged, or the queue was "
@@ -212,7 +214,9 @@ def _export_run(
     for line in body_columns.misfits(written):
         tell(f"Run {run}: {line}")
     tell(f"Run {run}: publishing {len(written)} files")
-    manifest = Manifest(written)
+    lacks = lost if low else marks
+    below = {mark.queue: min(mark.below_xid, high) for mark in lacks}
+    manifest = Manifest(written, lacks=below)
     _publish(connection, lake, run, manifest)
     rows, size = sum(f["rows"] for f in written), sum(f["bytes"] for f in written)
     misfits = manifest.as_dict()["misfits"]

@@ -23,11 +23,18 @@ from pyarrow import parquet
 
 from pyspark_pgqueue.lake import body_columns
 from pyspark_pgqueue.lake.stores import STAGING, File, Sink, Store, explained, key_of, open_at
+from pyspark_pgqueue.source.columns import ARCHIVE
 
 DATA, COMPACTED = "archive", "compacted"
 #: The directory of an Iceberg table's metadata.
 METADATA = "metadata"
 
+_TYPES = {
+    "bigint": pa.int64(),
+    "int": pa.int32(),
+    "string": pa.string(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
 # Columns that get a dictionary, since their values repeat. In other columns a dictionary would cost
 # time and space.
 _REPEATED = ["queue", "state", "group_key", "error"]
@@ -36,6 +43,11 @@ _ROW_GROUP = 16 * 1024 * 1024
 _HELD = 32 * 1024 * 1024
 # Rows held in memory while files are read or merged.
 _ROWS_AT_ONCE = 1024
+
+
+def archive_schema() -> pa.Schema:
+    """The columns of a lake's files, without those for the fields of bodies."""
+    return pa.schema({name: _TYPES[column.type] for name, column in ARCHIVE.items()})
 
 
 @dataclass(frozen=True)
@@ -94,7 +106,8 @@ class _Writing:
         self.typed: dict[str, body_columns.Typed] = {}
         self.sinks: dict[str, Sink] = {}
         self.writers: dict[str, parquet.ParquetWriter] = {}
-        self.rows: Counter[str] = Counter()
+        #: By file, each row group's first and last transaction and number of rows.
+        self.groups: dict[str, list[tuple[int, int, int]]] = {}
         self.held: dict[str, list[pa.RecordBatch]] = {}
         self.sizes: Counter[str] = Counter()
 
@@ -116,7 +129,6 @@ class _Writing:
     def _hold(self, place: str, rows: pa.RecordBatch) -> None:
         self.held.setdefault(place, []).append(rows)
         self.sizes[place] += rows.nbytes
-        self.rows[place] += rows.num_rows
         while self.sizes.total() > _HELD or self.sizes[place] > _ROW_GROUP:
             with explained(self.path):
                 self._flush(self.sizes.most_common(1)[0][0])
@@ -133,6 +145,8 @@ class _Writing:
                 use_dictionary=_REPEATED,
             )
         self.writers[place].write_table(rows)
+        xids = pc.min_max(rows.column("archive_xid")).as_py()
+        self.groups.setdefault(place, []).append((xids["min"], xids["max"], rows.num_rows))
 
     def finish(self) -> list[File]:
         files = []
@@ -143,7 +157,8 @@ class _Writing:
                 self.writers[place].close()
                 size = sink.tell()
                 sink.close()
-                told = {"rows": self.rows[place], "bytes": size}
+                groups = self.groups[place]
+                told = {"rows": sum(rows for *_, rows in groups), "bytes": size, "groups": groups}
                 if place in self.typed:
                     told |= self.typed[place].told()
                 files.append({**self.store.written(place, sink), **told})

@@ -24,16 +24,8 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_pgqueue.errors import InvalidOption
-from pyspark_pgqueue.lake.files import COMPACTED, DATA, Merge, files_in
+from pyspark_pgqueue.lake.files import COMPACTED, DATA, Merge, archive_schema, files_in
 from pyspark_pgqueue.lake.stores import address, open_at
-from pyspark_pgqueue.source.columns import ARCHIVE
-
-_TYPES = {
-    "bigint": pa.int64(),
-    "int": pa.int32(),
-    "string": pa.string(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-}
 
 
 def check(name: str) -> None:
@@ -52,7 +44,7 @@ def register(path: str, name: str, more: pa.Schema, replaced: Collection[str] = 
 
     with _catalog(name) as (catalog, identifier):
         table = _table(catalog, identifier, path)
-        wanted = pa.schema([*_schema(), *more])
+        wanted = pa.schema([*archive_schema(), *more])
         with table.update_schema() as schema:
             schema.union_by_name(wanted)
         files = {
@@ -177,15 +169,13 @@ def _table(catalog: Any, identifier: tuple[str, ...], path: str) -> Any:
     if catalog.table_exists(identifier):
         return catalog.load_table(identifier)
     catalog.create_namespace_if_not_exists(identifier[:-1])
-    making = catalog.create_table_transaction(identifier, _schema(), location=_location(path))
+    making = catalog.create_table_transaction(
+        identifier, archive_schema(), location=_location(path)
+    )
     with making as change, change.update_spec() as spec:
         spec.add_field("queue", IdentityTransform(), "queue")
         spec.add_field("archived_at", DayTransform(), "date")
     return catalog.load_table(identifier)
-
-
-def _schema() -> pa.Schema:
-    return pa.schema({name: _TYPES[column.type] for name, column in ARCHIVE.items()})
 
 
 def _location(path: str) -> str:

@@ -14,13 +14,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
 from pyspark_pgqueue.errors import InvalidOption, JobRunning, ServerChanged, in_one_line
 from pyspark_pgqueue.lake.stores import File, key_of
 from pyspark_pgqueue.source import database
+from pyspark_pgqueue.source.offsets import Offset
+from pyspark_pgqueue.source.options import Options
 
 #: First key of a lake's advisory lock; the second is its path. Also in maintenance/lakes.sql.
 LOCK = "pgqueue export"
@@ -54,7 +56,7 @@ _COLUMNS = "id, path, queues, exported_below, iceberg, body_schemas, system"
 
 def known(connection: psycopg.Connection[Any], path: str) -> Lake:
     """Return the lake at a path. Raises InvalidOption if nothing was exported there."""
-    text = f"SELECT {_COLUMNS} FROM pgqueue_lake WHERE path = %s"
+    text = f"SELECT {_COLUMNS} FROM pgqueue_lake WHERE path = %s AND exported_below > 0"
     row = connection.execute(text, [path]).fetchone()
     if row is None:
         raise InvalidOption(
@@ -72,6 +74,8 @@ class Manifest:
     remove: list[str] = field(default_factory=list)
     #: Files to delete.
     delete: list[str] = field(default_factory=list)
+    #: By queue: the lake may lack messages of this run's transactions below this one.
+    lacks: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         by_queue: Counter[str] = Counter()
@@ -324,3 +328,68 @@ def replaced(connection: psycopg.Connection[Any], lake: Lake) -> set[str]:
         [lake.id],
     )
     return {place for (place,) in rows}
+
+
+class Group(NamedTuple):
+    """A row group of a lake's file: its first and last transaction, and its number of rows."""
+
+    place: str
+    low: int
+    high: int
+    rows: int
+
+
+def groups(
+    connection: psycopg.Connection[Any], lake: Lake, options: Options, low: int, high: int
+) -> list[Group]:
+    """Return the row groups that may have selected messages of these transactions, by path.
+
+    The files are those of the finished runs. A directory may have others: while a run is published,
+    and while replaced files are deleted.
+    """
+    rows = connection.execute(
+        f"""
+        WITH run AS (
+            SELECT kind, to_xid, manifest FROM pgqueue_export_run
+            WHERE lake_id = %(lake)s AND state = 'DONE'
+        )
+        SELECT place, (g ->> 0)::bigint, (g ->> 1)::bigint, (g ->> 2)::bigint
+        FROM run, jsonb_array_elements(manifest -> 'add') file,
+             jsonb_array_elements(file -> 'groups') g, concat(file ->> 'to') place
+        WHERE (kind = 'COMPACT' OR to_xid > %(low)s)
+          AND (g ->> 0)::bigint < %(high)s AND (g ->> 1)::bigint >= %(low)s
+          AND starts_with(place, 'archive/')
+          AND {database.SELECTED.format(name="substring(place FROM 'queue=([^/]+)')")}
+          AND place NOT IN (SELECT jsonb_array_elements_text(manifest -> 'delete') FROM run)
+        ORDER BY place
+        """,
+        {"lake": lake.id, "low": low, "high": high, **database.selection(options)},
+    )
+    return [Group._make(row) for row in rows]
+
+
+def lacking(
+    connection: psycopg.Connection[Any], lake: Lake, options: Options, at: Offset
+) -> list[str]:
+    """Return the selected queues of which the lake may lack messages that a stream has not read.
+
+    A stream that began with the lake does not miss what was purged before the lake's first run.
+    """
+    rows = connection.execute(
+        f"""
+        SELECT queue, below::bigint
+        FROM pgqueue_export_run, jsonb_each_text(manifest -> 'lacks') AS lack (queue, below)
+        WHERE lake_id = %(lake)s AND state = 'DONE' AND to_xid > %(low)s
+          AND (from_xid > 0 OR lake_id <> %(began)s)
+          AND {database.SELECTED.format(name="queue")}
+        ORDER BY queue
+        """,
+        {
+            "lake": lake.id,
+            "low": at.since.xmin,
+            "began": at.lake,
+            **database.selection(options),
+        },
+    )
+    # Unlike a stream at the start of an archive, one at the start of a lake misses what is lacking.
+    return [queue for queue, below in rows if at.past(1).may_lack(below)]

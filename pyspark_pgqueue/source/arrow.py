@@ -6,7 +6,7 @@ ADBC reads with a binary COPY and creates no Python object per row.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -45,9 +45,14 @@ def read(
     """Yield the rows of a partition's task in Spark's schema."""
     # For an empty list of partitions, Spark passes one partition without a value.
     if partition is not None and partition.value is not None:
-        wanted = arrow_schema(schema)
-        for batch in batches(options.url, partition.value, options.replica_timeout):
-            yield _fit(batch, schema, wanted)
+        yield from fitted(batches(options.url, partition.value, options.replica_timeout), schema)
+
+
+def fitted(rows: Iterable[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Convert rows to Spark's schema."""
+    wanted = arrow_schema(schema)
+    for batch in rows:
+        yield _fit(batch, schema, wanted)
 
 
 def batches(url: str, task: Task, replica_timeout: float = 60.0) -> Iterator[pa.RecordBatch]:

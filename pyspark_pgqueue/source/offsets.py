@@ -7,7 +7,7 @@ earlier one does not, however late its transaction committed. No read waits for 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -32,6 +32,15 @@ class Snapshot:
     def __str__(self) -> str:
         return f"{self.xmin}:{self.xmax}:{','.join(map(str, self.running))}"
 
+    def past(self, xid: int) -> Snapshot:
+        """This snapshot, with every transaction below ``xid`` shown too.
+
+        >>> print(Snapshot.parse("5:9:5,7").past(6), Snapshot.parse("5:9:5,7").past(20))
+        7:9:7 20:20:
+        """
+        xmax, running = max(self.xmax, xid), tuple(each for each in self.running if each >= xid)
+        return Snapshot(min(running, default=xmax), xmax, running)
+
     def settled_by(self, later: Snapshot) -> bool:
         """Whether every transaction running at this snapshot had ended at the later one."""
         return later.xmin >= self.xmax
@@ -45,13 +54,15 @@ class Offset:
     """A stream's position: every row visible in ``since`` was delivered.
 
     If a step was cut short, rows of the next snapshot, ``until``, were delivered too, up to the
-    transaction and id in ``after``.
+    transaction and id in ``after``. ``lake`` is the id of the lake with whose first row the stream
+    began.
     """
 
     since: Snapshot
     until: Snapshot | None = None
     after: tuple[int, int] | None = None
     system: str = ""
+    lake: int = 0
 
     @classmethod
     def parse(cls, value: dict[str, Any]) -> Offset:
@@ -62,6 +73,7 @@ class Offset:
             Snapshot.parse(until) if until else None,
             (int(after[0]), int(after[1])) if after else None,
             str(value.get("sys", "")),
+            int(value.get("lake", 0)),
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -70,7 +82,14 @@ class Offset:
             found |= {"n": str(self.until), "a": list(self.after)}
         if self.system:
             found["sys"] = self.system
+        if self.lake:
+            found["lake"] = self.lake
         return found
+
+    def past(self, xid: int) -> Offset:
+        """This position, with every row of transactions below ``xid`` delivered too."""
+        after = self.after and max(self.after, (xid, 0))
+        return replace(self, since=self.since.past(xid), after=after)
 
     def may_lack(self, purged_below: int) -> bool:
         """Whether rows of transactions below ``purged_below`` may be undelivered."""

@@ -16,6 +16,8 @@ bodySchema                                      read the body as a struct: its f
                                                 StructType's JSON, or infer; a body that does not
                                                 fit is in the column _corrupt_record
 bodySample                 1000                 number of bodies that infer samples
+lake                                            the path of a lake: a stream reads the messages
+                                                that the lake has from its files
 startingOffsets            earliest             earliest, latest, or an offset as JSON
 endingOffsets              latest               latest, or an offset as JSON (batch only)
 startingTimestamp                               archived at or after this time, in ISO 8601 or
@@ -85,6 +87,7 @@ class Options:
     consume: bool
     subscribe: tuple[str, ...]
     pattern: str | None
+    lake: str | None
     start: Offset | None  # None: latest
     end: Offset | None  # None: latest
     archived_from: str | None
@@ -129,6 +132,7 @@ class Options:
             source=_choice(options, "source", tuple(_COLUMNS)),
             subscribe=tuple(_list(options.pop("subscribe", ""))),
             pattern=re.compile(options.pop("subscribepattern", "")).pattern or None,
+            lake=options.pop("lake", None),
             start=_offset(options.pop("startingoffsets", "earliest"), "startingOffsets"),
             end=_offset(options.pop("endingoffsets", "latest"), "endingOffsets"),
             archived_from=_moment(options.pop("startingtimestamp", None)),
@@ -178,6 +182,7 @@ class Options:
 # Options that mode=consume refuses, and options that are for mode=consume only.
 _OF_A_LOG = (
     "source",
+    "lake",
     "startingOffsets",
     "endingOffsets",
     "startingTimestamp",

@@ -55,6 +55,8 @@ class Task:
     guard: Guard | None = None
     #: SQL to run before the statements, in its own transaction.
     first: str = ""
+    #: Of a stream: the offsets between which the rows are.
+    span: tuple[Offset, Offset] | None = None
 
 
 class _Leaf(NamedTuple):
@@ -270,13 +272,14 @@ def cut_by_transaction(
         )
     tasks = []
     for low, high in pairwise(places):
-        first, last = (Offset(start.since, upper, place) for place in (low, high))
+        first = Offset(start.since, upper, low)
+        last = Offset(start.since, upper, high) if high else Offset(upper)
         statement = (
             f"SELECT {columns.select(options.columns, names, 'q.name::text')} "
             f"FROM pgqueue_archive a JOIN pgqueue_queue q ON q.id = a.queue_id {join}"
             f"WHERE {in_window(options, chosen, first, last)}"
         )
-        tasks.append(Task((statement,), (), upper.xmax))
+        tasks.append(Task((statement,), (), upper.xmax, span=(first, last)))
     return tasks
 
 

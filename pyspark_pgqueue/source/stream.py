@@ -126,24 +126,38 @@ class ArchiveStream(Stream):
         at = Offset.parse(start)
         server = database.server(self._connection)
         chosen = self._queues()
-        if not self._is_ready(server, at, chosen) or not chosen:
+        if not self._is_ready(server, at, chosen):
             return start
+
+        def reached(
+            since: Snapshot, until: Snapshot | None = None, after: tuple[int, int] | None = None
+        ) -> dict[str, Any]:
+            found = replace(at, since=since, until=until, after=after, system=server.system)
+            return found.as_dict()
+
         until = at.until or self.target or server.now
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        sooner = self._sooner(at, until, most)
+        if sooner is not None:
+            return reached(sooner)
         if self.target is None and at.until is None:
             condition = planning.in_window(self.options, chosen, at, Offset(until))
             if not self._patience.is_over(lambda most: self._count(condition, most)):
                 return start
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         last, more = self._last_of(chosen, at, until, most)
         if more:
-            return Offset(at.since, until, last, server.system).as_dict()
+            return reached(at.since, until, last)
         if last is not None or at.until is not None:
-            return Offset(until, system=server.system).as_dict()
+            return reached(until)
         if at.since.running and at.since.settled_by(until):
             # Drop ended transactions from the offset, at the cost of one empty batch.
-            return Offset(Snapshot.below(until.xmin), system=server.system).as_dict()
+            return reached(Snapshot.below(until.xmin))
         # Keep the offset: a new one without rows would cause an empty batch at every trigger.
         return start
+
+    def _sooner(self, at: Offset, until: Snapshot, most: int | None) -> Snapshot | None:
+        """Where a step ends without a look at the archive. None: where the archive's rows say."""
+        return None
 
     def _queues(self) -> list[database.Queue]:
         return database.queues(self._connection, self.options, may_be_dropped=True)
@@ -200,19 +214,20 @@ class ArchiveStream(Stream):
             self._lost(lost)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        options, at = self.options, Offset.parse(start)
-        names = columns.stored(self.schema.names)
-        chosen = self._queues()
-        tasks = planning.cut_by_transaction(
-            self._connection, options, names, chosen, at, Offset.parse(end)
-        )
+        at, chosen = Offset.parse(start), self._queues()
+        tasks = self._tasks(at, Offset.parse(end), chosen)
         # Checked here too: Spark repeats a batch after a restart without calling latestOffset.
         self._check_purged(at, chosen)
-        if options.fail_on_data_loss:
-            # Each task checks again, since retention does not wait for streams.
-            guard = purges.Guard(tuple(pk for pk, _ in chosen), at)
-            tasks = [replace(task, guard=guard) for task in tasks]
         return [InputPartition(task) for task in tasks]
+
+    def _tasks(self, at: Offset, end: Offset, chosen: list[database.Queue]) -> list[Any]:
+        names = columns.stored(self.schema.names)
+        tasks = planning.cut_by_transaction(self._connection, self.options, names, chosen, at, end)
+        if not self.options.fail_on_data_loss:
+            return tasks
+        # Each task checks again, since retention does not wait for streams.
+        guard = purges.Guard(tuple(pk for pk, _ in chosen), at)
+        return [replace(task, guard=guard) for task in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the archive keeps delivered messages."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from django.db.models import F
 
 from django_pgqueue.management.jobs import url_of
 from django_pgqueue.models import (
@@ -31,6 +33,7 @@ HERE = Path(__file__).parent
 PublishingDies = Callable[[], AbstractContextManager[None]]
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SLOW_MACHINE = "Python worker failed to connect back"
+DAY = dt.timedelta(days=1)
 NEEDED = ("pyspark", "pyarrow", "adbc_driver_postgresql")
 
 missing = [name for name in NEEDED if find_spec(name) is None]
@@ -130,9 +133,10 @@ def lake(tmp_path: Path) -> str:
 
 @pytest.fixture
 def archive_stream(url: str) -> Iterator[Callable[..., Any]]:
-    """The reader of the archive as a stream, as on the driver, without Spark."""
+    """The reader of the archive, or of a lake, as a stream, as on the driver, without Spark."""
     from pyspark.sql.types import StructType
 
+    from pyspark_pgqueue.lake.stream import LakeStream
     from pyspark_pgqueue.source.options import Options
     from pyspark_pgqueue.source.stream import ArchiveStream
 
@@ -140,7 +144,8 @@ def archive_stream(url: str) -> Iterator[Callable[..., Any]]:
 
     def make(**options: str) -> ArchiveStream:
         given = Options.parse({"url": url, **options})
-        made.append(ArchiveStream(given, StructType.fromDDL("id bigint, body string")))
+        kind = ArchiveStream if given.lake is None else LakeStream
+        made.append(kind(given, StructType.fromDDL("id bigint, body string")))
         return made[-1]
 
     yield make
@@ -173,6 +178,19 @@ def finish(url: str) -> Callable[..., list[int]]:
         return archive_all(name)
 
     return send_and_archive
+
+
+@pytest.fixture
+def finish_long_ago(finish: Callable[..., list[int]]) -> Callable[[int], list[int]]:
+    """Archive messages of a queue with a retention of one day, dated two days ago."""
+
+    def send_archive_and_age(count: int) -> list[int]:
+        ids = finish("orders", count, retention=DAY)
+        old = ArchivedMessage.objects.filter(id__in=ids)
+        old.update(archived_at=F("archived_at") - 2 * DAY)
+        return ids
+
+    return send_archive_and_age
 
 
 def wait_for_commits(url: str) -> None:

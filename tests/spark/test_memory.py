@@ -26,6 +26,7 @@ def batch(number: int, size: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(
         {
             "id": pa.array(range(number * count, (number + 1) * count), pa.int64()),
+            "archive_xid": pa.array([number] * count, pa.int64()),
             "archived_at": pa.array(moments, pa.timestamp("us", tz="UTC")),
             "state": pa.array(["COMPLETED"] * count),
             "group_key": pa.array([None] * count, pa.string()),

@@ -13,7 +13,9 @@ from django_pgqueue.models import ExportRun, Lake
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.jobs.verify import verify
 from pyspark_pgqueue.lake import files, iceberg
+from pyspark_pgqueue.source.stream import ArchiveStream
 from tests.spark.conftest import export, exported
+from tests.spark.lake.test_stream import Reader
 
 Finish = Callable[..., list[int]]
 TABLE = "catalog.shop.archive"
@@ -74,7 +76,12 @@ def paths(lake: str, directory: str) -> list[Path]:
 
 
 def test_snapshots_of_before_a_compaction_are_readable_after_it(
-    spark: Any, url: str, lake: str, catalog: Any, four_runs: list[tuple[int, list[int]]]
+    spark: Any,
+    url: str,
+    lake: str,
+    catalog: Any,
+    four_runs: list[tuple[int, list[int]]],
+    archive_stream: Callable[..., ArchiveStream],
 ) -> None:
     assert export(spark, url, lake, max_files=2).compacted == 1
 
@@ -82,8 +89,9 @@ def test_snapshots_of_before_a_compaction_are_readable_after_it(
         assert rows(catalog, snapshot_id=snapshot) == ids
     assert rows(catalog) == four_runs[-1][1]
     assert len(list(catalog.load_table(("shop", "archive")).scan().plan_files())) == 1
-    # Other readers of the files see each message once.
+    # Other readers of the files see each message once, and so do streams.
     assert exported(spark, lake) == four_runs[-1][1]
+    assert Reader(archive_stream(lake=lake)).deliver() == four_runs[-1][1]
     assert {finding.agrees for finding in verify(spark, url, lake)} == {True}
 
 
@@ -115,10 +123,10 @@ def test_lake_becomes_a_table_later_and_gets_new_columns(
 ) -> None:
     archived = finish("orders", 6)
     export(spark, url, lake)
-    older = {name: iceberg.ARCHIVE[name] for name in iceberg.ARCHIVE if name != "result"}
+    older = {name: files.ARCHIVE[name] for name in files.ARCHIVE if name != "result"}
 
     with monkeypatch.context() as patch:
-        patch.setattr(iceberg, "ARCHIVE", older)
+        patch.setattr(files, "ARCHIVE", older)
         iceberg._table(catalog, ("shop", "archive"), lake)
     assert "result" not in catalog.load_table(("shop", "archive")).schema().column_names
     export(spark, url, lake, table=TABLE)

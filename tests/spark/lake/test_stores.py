@@ -19,7 +19,9 @@ from pyspark_pgqueue.jobs.replay import replay
 from pyspark_pgqueue.jobs.rollup import rollup
 from pyspark_pgqueue.jobs.verify import verify
 from pyspark_pgqueue.lake import files, stores
+from pyspark_pgqueue.source.stream import ArchiveStream
 from tests.spark.conftest import PublishingDies, export, exported
+from tests.spark.lake.test_stream import Reader
 from tests.spark.test_memory import MEGABYTE, batch
 
 # boto3 keeps sockets open for the next request.
@@ -73,7 +75,12 @@ def lake(bucket: Bucket) -> str:
 
 
 def test_lake_on_s3_does_what_a_directory_does(
-    spark: Any, url: str, lake: str, bucket: Bucket, finish: Finish
+    spark: Any,
+    url: str,
+    lake: str,
+    bucket: Bucket,
+    finish: Finish,
+    archive_stream: Callable[..., ArchiveStream],
 ) -> None:
     first = finish("007", 20)
     assert export(spark, url, lake).rows == 20
@@ -83,6 +90,7 @@ def test_lake_on_s3_does_what_a_directory_does(
     assert export(spark, url, lake.replace("s3://", "s3a://"), max_files=1).compacted == 1
 
     assert exported(spark, lake) == first + second
+    assert Reader(archive_stream(lake=lake)).deliver() == first + second
     assert len(bucket.objects()) == 1
     assert Lake.objects.get().path == lake
     assert [finding.agrees for finding in verify(spark, url, lake)] == [True, True]
@@ -209,7 +217,11 @@ def test_address_with_credentials_is_refused_and_not_repeated(
 
 
 def test_lake_may_be_where_only_fsspec_knows(
-    spark: Any, url: str, tmp_path: Path, finish: Finish
+    spark: Any,
+    url: str,
+    tmp_path: Path,
+    finish: Finish,
+    archive_stream: Callable[..., ArchiveStream],
 ) -> None:
     pytest.importorskip("fsspec")
     lake = f"local://{tmp_path}/lake"
@@ -218,6 +230,7 @@ def test_lake_may_be_where_only_fsspec_knows(
     export(spark, url, lake)
 
     assert exported(spark, lake) == archived
+    assert Reader(archive_stream(lake=lake)).deliver() == archived
     assert [finding.agrees for finding in verify(spark, url, lake)] == [True]
     assert not any((tmp_path / "lake" / "_staging").glob("*"))
 

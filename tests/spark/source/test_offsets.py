@@ -1,4 +1,4 @@
-"""Positions in the archive: Python and SQL decide alike."""
+"""Positions in the archive: Python, SQL and Arrow decide alike."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyspark_pgqueue.lake.stream import within
 from pyspark_pgqueue.source.offsets import EARLIEST, Offset, Snapshot, window
 
 
@@ -40,6 +42,9 @@ def rows_between(sql: Callable[..., Any], start: Offset, end: Offset) -> set[tup
         "SELECT archive_xid, id FROM (SELECT x AS archive_xid, n AS id "
         "FROM generate_series(1, 50) x, generate_series(1, 3) n) a WHERE " + window(start, end)
     )
+    xids, ids = zip(*itertools.product(range(1, 51), range(1, 4)), strict=True)
+    rows = pa.table({"archive_xid": xids, "id": ids}).filter(within(start, end, below=51))
+    assert {(row["archive_xid"], row["id"]) for row in rows.to_pylist()} == set(found)
     return set(found)
 
 
@@ -62,6 +67,18 @@ def test_steps_cover_what_became_visible_once(sql: Callable[..., Any], old: str,
     expected = {(x, n) for x, n in every if shows(until, x) and not shows(since, x)}
     assert set().union(*steps) == expected == rows_between(sql, Offset(since), Offset(until))
     assert sum(map(len, steps)) == len(expected)
+
+
+@given(snapshots(), st.integers(0, 45))
+def test_past_a_transaction_all_before_it_is_shown_and_nothing_else(
+    snapshot: Snapshot, below: int
+) -> None:
+    past = snapshot.past(below)
+
+    for xid in range(50):
+        assert shows(past, xid) == (shows(snapshot, xid) or xid < below)
+    assert Snapshot.parse(str(past)) == past
+    assert past.xmin == min(past.running, default=past.xmax)
 
 
 @pytest.mark.parametrize(

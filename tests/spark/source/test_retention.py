@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db.models import F
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from django_pgqueue import queue
@@ -23,22 +21,7 @@ from tests.spark.conftest import export
 from tests.spark.source.test_reading import planned, run
 from tests.spark.source.test_streaming import Stream
 
-DAY = dt.timedelta(days=1)
-
 Finish = Callable[[int], list[int]]
-
-
-@pytest.fixture
-def finish_long_ago(finish: Callable[..., list[int]]) -> Finish:
-    """Archive messages of a queue with a retention of one day, dated two days ago."""
-
-    def send_archive_and_age(count: int) -> list[int]:
-        ids = finish("orders", count, retention=DAY)
-        old = ArchivedMessage.objects.filter(id__in=ids)
-        old.update(archived_at=F("archived_at") - 2 * DAY)
-        return ids
-
-    return send_archive_and_age
 
 
 def kept() -> list[int]:
