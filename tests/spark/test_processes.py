@@ -14,13 +14,16 @@ from typing import Any
 
 import psycopg
 import pytest
+from django.db.models import F
 from environ import Env
 
+from django_pgqueue import queue
 from django_pgqueue.embedded.server import EmbeddedServer
 from django_pgqueue.models import ArchivedMessage, Message
-from tests.actors import Actor, call, manage
+from tests.actors import Actor, call, commit, manage
 from tests.servers import one_server
 from tests.spark.clusters.machines import executors_under, stop
+from tests.spark.conftest import DAY, archive_late, export
 from tests.waiting import until
 
 Finish = Callable[..., list[int]]
@@ -42,29 +45,48 @@ def session(master, **conf):
         spark__sql__adaptive__enabled="false", **conf,
     )
 
-def pause_until_killed():
-    (folder / "begun").touch()
-    while not (folder / "killed").exists():
+def pause_until_killed(place=""):
+    (folder / f"begun{place}").touch()
+    while not (folder / f"killed{place}").exists():
         time.sleep(0.01)
+
+def body_pausing_at(places):
+    @f.udf("string", useArrow=False)
+    def pausing(body):
+        if body in places:
+            pause_until_killed(places[body])
+        return body
+
+    return pausing("body").alias("body")
 """
 
-# Tasks of 250 rows, one after another.
-COPYING = """
+WITH_EXECUTOR = """
 spark = session(
     "local-cluster[1,1,512]", spark__executor__memory="512m",
     spark__executor__extraJavaOptions=fast_start,
 )
+"""
+ALONE = """
+spark = session("local[1]")
+"""
 
-@f.udf("string", useArrow=False)
-def pausing(body):
-    if body == '{"n": 700}':
-        pause_until_killed()
-    return body
-
+# Tasks of 250 rows, one after another.
+COPYING = """
 rows = spark.read.format("pgqueue").options(
     url=url, columns="id,body", subscribe="orders", maxRecordsPerPartition="250").load()
-rows.select(pausing("body").alias("body")).write.format("pgqueue").mode("append").options(
-    url=url, queue="copies").save()
+rows.select(body_pausing_at({'{"n": 700}': "copying"})).write.format("pgqueue").mode(
+    "append").options(url=url, queue="copies").save()
+"""
+
+# Every body once, out of the lake and the archive together.
+DISTINCT = """
+source = spark.readStream.format("pgqueue").options(
+    url=url, lake=sys.argv[3], columns="body", subscribe="orders", maxOffsetsPerTrigger="400")
+rows = source.load().select(body_pausing_at({'{"n": 700}': "lake", '{"n": 1100}': "archive"}))
+query = rows.dropDuplicates(["body"]).writeStream.format("pgqueue").trigger(
+    availableNow=True).options(
+    url=url, queue="distinct", checkpointLocation=str(folder / "checkpoint")).start()
+query.awaitTermination()
 """
 
 # Batches of 20 into a sink that does not recognise batches; the driver is killed in the third.
@@ -107,8 +129,8 @@ def driver(url: str, folder: Path, script: str, *more: str) -> Iterator[subproce
         stop(process)
 
 
-def wait_for_pause(process: subprocess.Popen[str], folder: Path) -> None:
-    until(lambda: (folder / "begun").exists() or process.poll() is not None, 300)
+def wait_for_pause(process: subprocess.Popen[str], folder: Path, place: str = "") -> None:
+    until(lambda: (folder / f"begun{place}").exists() or process.poll() is not None, 300)
     assert process.poll() is None, process.communicate()[0][-3000:]
 
 
@@ -119,21 +141,44 @@ def wait_for_end(process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_executor_killed_in_the_middle_changes_nothing(
-    url: str, finish: Finish, tmp_path: Path
+def test_killed_executors_and_a_killed_driver_change_nothing(
+    spark: Any, url: str, finish: Finish, actor: Actor, lake: str, tmp_path: Path
 ) -> None:
-    finish("orders", 1000)
-    Message.objects.create_queue("copies")
+    finish("orders", 1000, retention=DAY)
+    for name in ("copies", "distinct"):
+        Message.objects.create_queue(name)
+    export(spark, url, lake, holds_retention=True)
+    archive_late(actor)
+    finish("orders", 1200)
 
-    with driver(url, tmp_path, COPYING) as process:
-        wait_for_pause(process, tmp_path)
-        [executor] = executors_under(process.pid, tmp_path)
-        os.kill(executor, signal.SIGKILL)
-        (tmp_path / "killed").touch()
+    with driver(url, tmp_path, WITH_EXECUTOR + COPYING + DISTINCT, lake) as process:
+        for place in ("copying", "lake"):
+            wait_for_pause(process, tmp_path, place)
+            [executor] = executors_under(process.pid, tmp_path)
+            os.kill(executor, signal.SIGKILL)
+            (tmp_path / f"killed{place}").touch()
+        wait_for_pause(process, tmp_path, "archive")
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    (tmp_path / "killedarchive").touch()
+    assert sorted(numbers("copies")) == sorted([*range(1000), *range(1200)])
+
+    # The batch that comes again was read from the archive. Now only the lake has its messages.
+    actor.do(commit)
+    assert export(spark, url, lake, max_files=1).compacted == 1
+    ArchivedMessage.objects.update(archived_at=F("archived_at") - 2 * DAY)
+    assert queue("orders").maintain().pruned == 2201
+    finish("orders", 1300)
+    with driver(url, tmp_path, ALONE + DISTINCT, lake) as process:
         wait_for_end(process)
 
-    copies = Message.objects.filter(queue__name="copies").values_list("body", flat=True)
-    assert sorted(body["n"] for body in copies) == list(range(1000))
+    assert sorted(numbers("distinct")) == [-1, *range(1300)]
+
+
+def numbers(name: str) -> list[int]:
+    """The numbers in a queue's bodies; -1 for the message that was archived late."""
+    bodies = Message.objects.filter(queue__name=name).values_list("body", flat=True)
+    return [body["n"] if isinstance(body, dict) else -1 for body in bodies]
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from django_pgqueue import queue
 from django_pgqueue.models import ArchivedMessage, Message
 from pyspark_pgqueue.errors import DataLost, ServerChanged
 from pyspark_pgqueue.jobs.export import export
@@ -209,24 +211,34 @@ def test_purging_what_was_delivered_disturbs_no_stream(
     assert source.latestOffset(reached, ReadAllAvailable()) == reached
 
 
-def test_stream_and_lake_have_each_message_once_while_writers_are_rude(
-    spark: Any, url: str, stream: Stream, lake: str
+def test_streams_and_lake_have_each_message_once_while_writers_are_rude(
+    spark: Any, url: str, stream: Stream, lake: str, tmp_path: Path
 ) -> None:
     Message.objects.create_queue("orders")
+    Message.objects.create_queue("mails", retention=dt.timedelta(seconds=1))
+    from_lake = Stream(spark, url, tmp_path / "from_lake")
+    run, pruned = {"processingTime": "0 seconds"}, 0
 
-    with Traffic("orders"):
-        query = stream.start({"processingTime": "0 seconds"}, maxOffsetsPerTrigger="300")
+    with Traffic("orders", writers=4), Traffic("mails", writers=4):
+        export(spark, url, lake, holds_retention=True)
+        query = stream.start(run, subscribe="orders", maxOffsetsPerTrigger="300")
+        other = from_lake.start(run, lake=lake, maxOffsetsPerTrigger="300")
         until = time.monotonic() + 6
         while time.monotonic() < until:
-            export(spark, url, lake)
+            export(spark, url, lake, max_files=2)
+            pruned += queue("mails").maintain().pruned
         query.stop()
+        other.stop()
     archive_all("orders")
-    stream.catch_up(maxOffsetsPerTrigger="1000")
+    archive_all("mails")
+    stream.catch_up(subscribe="orders", maxOffsetsPerTrigger="1000")
     wait_for_commits(url)
     export(spark, url, lake)
+    pruned += queue("mails").maintain().pruned
+    from_lake.catch_up(lake=lake, maxOffsetsPerTrigger="1000")
 
-    archived = sorted(ArchivedMessage.objects.values_list("id", flat=True))
-    exported = sorted(row.id for row in read_lake(spark, lake).select("id").collect())
-    assert len(archived) > 200
-    assert stream.ids == archived
-    assert exported == archived
+    archived = ArchivedMessage.objects.filter(queue__name="orders").values_list("id", flat=True)
+    exported = sorted((row.queue, row.id) for row in read_lake(spark, lake, ["id"]).collect())
+    assert len(archived) > 100 < pruned
+    assert stream.ids == sorted(archived) == [pk for name, pk in exported if name == "orders"]
+    assert from_lake.ids == sorted(pk for _, pk in exported)
