@@ -28,7 +28,7 @@ from pathlib import Path
 __all__ = ["BUGS", "LARGE", "MODELS", "Model", "Verdict", "check", "missing"]
 
 HERE = Path(__file__).parent
-# Most models take seconds, in which optimized code and parallel collection do not pay: two thirds of
+# Most models take seconds: without optimized code and parallel collection they need two thirds of
 # the processor time. And less memory than TLC's default.
 JAVA = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx2g"]
 PROPERTIES = {
