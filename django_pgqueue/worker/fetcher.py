@@ -17,7 +17,7 @@ from django_pgqueue.worker.announcer import send
 from django_pgqueue.worker.loop import Failures, Loop, for_each
 from django_pgqueue.worker.quarantine import is_suspect
 from django_pgqueue.worker.settler import Settler
-from django_pgqueue.worker.subscription import Subscription
+from django_pgqueue.worker.subscription import PAUSE_BEHIND, Subscription
 
 _WAIT_FOR_QUEUE = 1.0
 #: The longest wait for running handlers before a suspect starts, in seconds.
@@ -25,8 +25,6 @@ _PATIENCE = 5.0
 #: The longest time that a suspect runs alone before the next fetch, in seconds.
 _PROBATION = 2.0
 _PAUSE = 0.001
-#: The wait before the next fetch while writes or receivers of signals fall behind, in seconds.
-_PAUSE_BEHIND = 0.01
 
 
 class Fetcher(Loop):
@@ -75,7 +73,7 @@ class Fetcher(Loop):
                 continue
             unannounced = self.announcer.unannounced[subscription.name] if self.announcer else 0
             if len(subscription.unwritten) + unannounced >= subscription.most_ended:
-                plan.at = time.monotonic() + _PAUSE_BEHIND
+                plan.at = time.monotonic() + PAUSE_BEHIND
                 continue
             failures = self._failures_of[subscription]
             try:

@@ -29,6 +29,8 @@ from django_pgqueue.worker.counts import Counts
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.running import Running
 
+#: The wait before the next fetch while writes or receivers of signals fall behind, in seconds.
+PAUSE_BEHIND = 0.01
 #: The value of ``most_ended`` in capacities of the buffer, and its least value. With a lower limit
 #: fast handlers wait, since messages end while a statement writes others.
 _ENDED, _LEAST_ENDED = 4, 100

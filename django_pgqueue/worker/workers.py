@@ -32,7 +32,7 @@ from django_pgqueue.worker.endings import announce
 from django_pgqueue.worker.execution import Execution, committing
 from django_pgqueue.worker.loop import Loop, after_failures
 from django_pgqueue.worker.running import Running
-from django_pgqueue.worker.subscription import Subscription
+from django_pgqueue.worker.subscription import PAUSE_BEHIND, Subscription
 
 #: Seconds after which a busy thread closes its old connections.
 _HOUSEKEEPING = 1.0
@@ -153,14 +153,13 @@ class LockedWorker(Loop):
         if self._subscription.buffer.stopping:
             self.stop()
             return 0.0
-        woken = self._woken
-        self._notified = self._notified or woken
+        self._notified = self._notified or self._woken
         try:
-            if copy_context().run(self._handle_one):
+            wait = copy_context().run(self._handle_one)
+            if wait is not None or self._notified:
                 self._sleep.wait = 0.0
-                return 0.0
-            if woken:
-                self._sleep.wait = 0.0
+            if wait is not None:
+                return wait
             with limited():
                 seconds, _ = self._subscription.fall_asleep(self._sleep, notified=self._notified)
             self._notified = False
@@ -172,14 +171,16 @@ class LockedWorker(Loop):
                     del connections[connection.alias]
             close_old()
 
-    def _handle_one(self) -> bool:
+    def _handle_one(self) -> float | None:
+        """Return the seconds until the next call, or None if no message was found."""
         subscription = self._subscription
         with limited():
             queue = subscription.refresh()
         unannounced = self.announcer.unannounced[subscription.name] if self.announcer else 0
-        is_behind = unannounced >= subscription.most_ended
-        if queue.paused or subscription.quiet or is_behind or not self._reserve(subscription):
-            return False
+        if queue.paused or subscription.quiet:
+            return subscription.handler.max_fetch_interval
+        if unannounced >= subscription.most_ended or not self._reserve(subscription):
+            return PAUSE_BEHIND
         found: list[tuple[Message, Outcome]] | None = None
         outcomes = None
         try:
@@ -200,7 +201,7 @@ class LockedWorker(Loop):
             announce(subscription, outcomes)
             if commit.hook_error is not None:
                 self._execution.hook_failed([m for m, _ in outcomes], commit.hook_error)
-        return outcomes is not None
+        return None if outcomes is None else 0.0
 
 
 class AsyncWorkers(Worker):

@@ -209,6 +209,21 @@ def test_a_reader_reads_at_once_when_a_sender_in_doubt_has_committed(
     assert again >= THROTTLE / 2  # the row is there, but another reader has locked it
 
 
+def test_a_reader_reads_at_once_what_came_since_its_last_look(committed_orders, actor):
+    """Its sender counted on a notification that has come, or that was rolled back."""
+    reader, opened = Sleep(), Message.objects.resolve("orders").opened
+    for notified in (True, False):
+        reader.begin(opened, 60, notified=notified)
+    mark(TOLD)
+    committed_orders.send(1)
+
+    first, due = reader.begin(opened, 60, notified=True)
+    again, _ = reader.begin(opened, 60, notified=False)
+
+    assert (first, due) == (0.0, 0.0)
+    assert again >= THROTTLE / 2
+
+
 @pytest.mark.parametrize("days", [None, 1])
 def test_the_doubt_lasts_as_long_as_a_sender_and_no_other_transaction(committed, actors, days):
     interval = None if days is None else dt.timedelta(days=days)

@@ -46,7 +46,7 @@ def test_no_message_is_lost_whether_or_not_notifications_arrive(full_speed, cons
     assert set(ArchivedMessage.objects.values_list("pk", flat=True)) == stored
 
 
-@promise("No consumer that listens sleeps while a message is due...")
+@promise("A send wakes a consumer that listens, wherever its commit falls...")
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("kind", ["NACK_ON_ERROR", "locked"])
 def test_no_consumer_sleeps_while_a_message_is_due(full_speed, consume, monkeypatch, kind, number):

@@ -352,9 +352,12 @@ def test_a_paused_queue_is_left_alone_until_it_goes_on(committed, consume, setti
     run = consume(lambda message: None, locked=locked, max_fetch_interval=0.1)
     until(lambda: len(looks) >= 3)
     waiting = live()
+    wake = Message.objects.resolve("orders").tables["wake"]
+    told = run_sql(f"SELECT pg_sequence_last_value('{wake}')")
     pause(queue, False)
 
     assert [row[1] for row in waiting] == ["PENDING"]
+    assert told != [(7,)]  # nobody sleeps, so sends do not notify
     until(lambda: run.subscription.counts.completed == 1)
 
 

@@ -24,6 +24,8 @@ class Sleep:
         #: The last wait, in seconds. Set it to 0 when there may be messages: the waits begin anew.
         self.wait = 0.0
         self._doubt: int | None = 0
+        #: The seconds until the next message was due, at the last call.
+        self._due = float("inf")
 
     def begin(
         self, queue: OpenQueue, longest: float, *, notified: bool, listening: bool = True
@@ -41,20 +43,19 @@ class Sleep:
 
         Raises QueueNotFound.
         """
-        before, known = self.wait, self._doubt
+        before, doubt, last = self.wait, self._doubt, self._due
         self._doubt = 0  # if the call fails, it may have changed the sequence
         if listening:
             # Before the first call a notification may have come that nobody heard.
-            due, doubt = fall_asleep(queue, notified=notified or known == 0, doubt=known)
+            due, doubt = fall_asleep(queue, notified=notified or doubt == 0, doubt=doubt)
             self._doubt = doubt
         else:
-            due, doubt = next_due(queue), known
+            due = next_due(queue)
             due = 0.0 if due <= NOW else due
         self.wait = longer(before, longest, listening=listening, doubt=doubt)
         wait = self.wait * random.uniform(0.9, 1)  # so that processes do not poll together
-        # A sender in doubt may have committed since the read.
-        may_be_new = before == 0 or (known is not None and doubt is None)
-        return pause(wait, due, may_be_new=may_be_new), due
+        self._due = due
+        return pause(wait, due, may_be_new=before == 0 or last > 0), due
 
 
 def longer(
