@@ -142,11 +142,8 @@ def preparing_cursor(connection: Any, text: str) -> PlannedCursor | None:
                 known = _look(connection, session)
         if not known:
             return None
-        plan = plan or Plan(text)
         cursor = PlannedCursor(session)
-    elif plan is None:
-        plan = Plan(text)
-    cursor.plan = plan
+    cursor.plan = plan or Plan(text)
     cursors[text] = cursor
     return cursor
 

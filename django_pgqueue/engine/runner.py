@@ -86,10 +86,10 @@ class Plan:
         age = now - self._began
         if age >= PLAN_SECONDS and (self._runs >= ENOUGH or age >= LONGEST_PLAN_SECONDS):
             self._renew(now)
-        self._runs += 1
+        runs, self._runs = self._runs, ENOUGH  # an error may come of the plan, too
         rows = cursor.execute(self._text, params).fetchall()
-        if time.monotonic() - now > SLOW:
-            self._runs = ENOUGH
+        if time.monotonic() - now <= SLOW:
+            self._runs = runs + 1
         return rows
 
     def _renew(self, now: float) -> None:

@@ -110,6 +110,28 @@ def test_a_plan_of_seldom_and_fast_runs_is_used_longer(
     assert len(set(prepared())) == plans
 
 
+def test_a_statement_that_was_cancelled_gets_a_new_plan(monkeypatch):
+    """Each of its runs may take longer than statement_timeout because of its plan."""
+    monkeypatch.undo()
+    texts: list[str] = []
+
+    class Cancelled:
+        def execute(self, text: str, params: Any) -> None:
+            texts.append(text)
+            raise psycopg.errors.QueryCanceled
+
+    began = 10.0 * engine_runner.LONGEST_PLAN_SECONDS
+    with monkeypatch.context() as patch:
+        patch.setattr(engine_runner.time, "monotonic", lambda: began)
+        plan = engine_runner.Plan("SELECT 1")
+        for seconds in (0, 10):
+            patch.setattr(engine_runner.time, "monotonic", lambda: began + seconds)  # noqa: B023
+            with pytest.raises(psycopg.errors.QueryCanceled):
+                plan.run(Cancelled(), None)
+
+    assert len(set(texts)) == 2
+
+
 def test_a_plan_of_an_empty_table_is_no_trap(committed_orders, monkeypatch):
     monkeypatch.undo()
     clock, ahead = time.monotonic, [0.0]
