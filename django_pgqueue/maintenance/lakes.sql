@@ -40,10 +40,9 @@ SELECT l.path, ARRAY(SELECT jsonb_array_elements_text(l.queues)), l.holds_retent
            LIMIT %(most)s) held)
        ELSE 0 END AS held,
        failed.failures, {errors/line} AS error,
-       coalesce((SELECT (r.manifest ->> 'misfits')::float8 / (r.manifest ->> 'typed')::float8
+       coalesce((SELECT (r.manifest ->> 'misfits')::float8 / nullif((r.manifest ->> 'typed')::float8, 0)
                  FROM pgqueue_export_run r
                  WHERE r.lake_id = l.id AND r.kind = 'EXPORT' AND r.state = 'DONE'
-                   AND r.manifest ->> 'typed' > '0'
                  ORDER BY r.id DESC LIMIT 1), 0) AS misfits
 FROM pgqueue_lake l CROSS JOIN LATERAL (
     SELECT count(*) AS failures, (array_agg(r.error ORDER BY r.id DESC))[1] AS error

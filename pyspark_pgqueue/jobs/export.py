@@ -215,7 +215,9 @@ def _export_run(
         tell(f"Run {run}: {line}")
     tell(f"Run {run}: publishing {len(written)} files")
     lacks = lost if low else marks
-    below = {mark.queue: min(mark.below_xid, high) for mark in lacks}
+    # Of two marks of a name, the last one counts.
+    marked = sorted(lacks, key=lambda mark: mark.below_xid)
+    below = {mark.queue: min(mark.below_xid, high) for mark in marked}
     manifest = Manifest(written, lacks=below)
     _publish(connection, lake, run, manifest)
     rows, size = sum(f["rows"] for f in written), sum(f["bytes"] for f in written)

@@ -76,7 +76,8 @@ def declare(
 
     Raises InvalidOption.
     """
-    known = {name.lower(): (pk, name) for pk, name in database.queues(connection, options)}
+    chosen = database.queues(connection, options, may_be_dropped=True)
+    known = {name.lower(): (pk, name) for pk, name in chosen}
     if unknown := [name for name in given if name.lower() not in known]:
         raise InvalidOption(
             f"The lake has no queue {', '.join(map(repr, unknown))}. Correct the queue's name in "
@@ -322,13 +323,14 @@ class Typed:
     def add_columns(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Append a column for each field of the bodies, and ``_corrupt_record``."""
         texts, slow = rows.column("body"), list[str | None]()
+        self.rows += len(rows)
         if not self.kind.fields:
-            self._look(texts.to_pylist())
+            if self.evolves:
+                self._look(texts.to_pylist())
             return rows
         kind, seen = self.types
         evolving = (seen, slow) if self.evolves else ()
         values, corrupt = bodies.parsed(texts, self.kind, kind, *evolving)
-        self.rows += len(rows)
         self.corrupt += len(rows) - corrupt.null_count
         self.ids = [*self.ids, *rows.column("id").filter(corrupt.is_valid())[:3].to_pylist()][:3]
         self._look(slow)

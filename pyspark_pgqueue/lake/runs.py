@@ -81,7 +81,7 @@ class Manifest:
         by_queue: Counter[str] = Counter()
         for file in self.add:
             by_queue[key_of(file["to"], "queue")] += file["rows"]
-        misfits = sum(file.get("corrupt", 0) + file.get("unknown", 0) for file in self.add)
+        misfits = sum(file.get("corrupt", 0) for file in self.add)
         typed = sum(file.get("typed", 0) for file in self.add)
         counts = {"queues": dict(by_queue), "misfits": misfits, "typed": typed}
         return {**self.__dict__, **counts}
@@ -361,7 +361,7 @@ def groups(
           AND starts_with(place, 'archive/')
           AND {database.SELECTED.format(name="substring(place FROM 'queue=([^/]+)')")}
           AND place NOT IN (SELECT jsonb_array_elements_text(manifest -> 'delete') FROM run)
-        ORDER BY place
+        ORDER BY place COLLATE "C"  -- the files of a directory one after the other
         """,
         {"lake": lake.id, "low": low, "high": high, **database.selection(options)},
     )

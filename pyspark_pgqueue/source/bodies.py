@@ -57,7 +57,7 @@ _DEEPEST = 20
 #: Texts that Arrow's parser refuses are cut into parts of this length, to find those it takes.
 _FEW = 64
 
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.A)
 _DATE = re.compile(r"(\d{4})(?:-(\d\d?)(?:-(\d\d?)(?:[ T].*)?)?)?", re.S | re.A)
 _TIME = re.compile(
@@ -306,6 +306,10 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 _PLAIN = {pa.null(), pa.bool_(), pa.int16(), pa.int32(), pa.int64(), pa.float64(), pa.string()}
 
 
+#: The dates and times that Arrow and Spark take alike.
+_ALIKE = r"^(\d{3}[1-9]|\d\d[1-9]\d|\d[1-9]\d\d|[1-9]\d{3})-\d\d-\d\d([T ]\d\d:\d\d:\d\d.*)?$"
+
+
 def _only(values: pa.Array, wanted: pa.DataType) -> pa.Array:
     """The values in the wanted type, without the fields that it lacks."""
     if values.type == wanted:
@@ -321,6 +325,11 @@ def _only(values: pa.Array, wanted: pa.DataType) -> pa.Array:
             type=wanted,
             mask=values.is_null(),
         )
+    if (
+        pa.types.is_temporal(wanted)
+        and not pc.all(pc.match_substring_regex(values, _ALIKE)).as_py()
+    ):
+        raise pa.ArrowInvalid("a date or time that Spark may refuse")
     return values.cast(wanted)
 
 

@@ -67,7 +67,7 @@ def test_compaction_keeps_every_row(tmp_path: Path) -> None:
     places = [file["to"] for file in found if file["to"].startswith(directory)]
     rows_of = sum(file["rows"] for file in found if file["to"].startswith(directory))
 
-    (merged,) = files.merge(str(tmp_path), 2, 0, files.Merge(places))
+    (merged,) = files.merge(str(tmp_path), 2, 0, files.Merge(places), {})
 
     assert merged["rows"] == rows_of
     assert merged["to"].startswith(directory)

@@ -425,3 +425,17 @@ def test_lost_file_of_a_half_published_run_is_not_passed_over(tmp_path: Path) ->
 
     with pytest.raises(LakeDiffers, match="neither exists"):
         files.publish(str(tmp_path), [moved])
+
+
+def test_a_lake_of_named_queues_goes_on_when_one_of_them_is_dropped(
+    spark: Any, url: str, lake: str, finish: Finish
+) -> None:
+    finish("mails", 3)
+    found = finish("orders", 2)
+    named = {"queues": ["orders", "mails"]}
+    export(spark, url, lake, **named)
+    Queue.objects.get(name="mails").delete()
+    found += finish("orders", 2)
+
+    assert export(spark, url, lake, **named).rows == 2
+    assert set(found) < set(exported(spark, lake))

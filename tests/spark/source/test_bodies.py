@@ -164,6 +164,14 @@ def test_each_value_is_what_from_json_gives(spark: Any) -> None:
     assert set(differ) == set(DIFFERENCES), differ
 
 
+def test_arrows_parser_and_the_converter_agree(spark: Any) -> None:
+    """In bodies without maps, which Arrow's parser refuses."""
+    for name in TYPES:
+        kind = StructType.fromDDL(f"k int, {NESTED.format(name).rpartition(', m ')[0]}")
+        for value in values_of(name):
+            converted(body(value), kind)
+
+
 def test_bodies_that_are_no_objects_or_too_large_for_spark_are_misfits() -> None:
     kind = StructType.fromDDL("a bigint, raw string")
     deep, digits = "[" * 1200 + "]" * 1200, "1" * 5001
