@@ -73,7 +73,7 @@ def signed(alert: Alert) -> str:
 def as_shown(form: Iterable[str]) -> Iterator[Acknowledgement]:
     """Yield the alerts that a form names, as they were shown; see :func:`signed`."""
     for text in form:
-        with suppress(signing.BadSignature):
+        with suppress(signing.BadSignature, TypeError):  # TypeError: signed by an older version
             values = signing.loads(text, salt=_SALT)
             at = dt.datetime.fromisoformat(values.pop("at"))
             yield Acknowledgement(**values, at=at)
