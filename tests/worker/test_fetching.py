@@ -350,7 +350,9 @@ def test_a_paused_queue_is_left_alone_until_it_goes_on(committed, consume, setti
     Message.objects.send("orders", 1)
 
     run = consume(lambda message: None, locked=locked, max_fetch_interval=0.1)
-    until(lambda: len(looks) >= 3)
+    until(lambda: run.subscription.buffer.plan.listening)
+    looked = len(looks)
+    until(lambda: len(looks) >= looked + 3)
     waiting = live()
     wake = Message.objects.resolve("orders").tables["wake"]
     told = run_sql(f"SELECT pg_sequence_last_value('{wake}')")
