@@ -17,8 +17,6 @@ from django_pgqueue.models import Acknowledgement
 LASTS, LASTS_UNDATED = dt.timedelta(days=1), dt.timedelta(hours=1)
 #: An alert has changed if this many times as many messages have the problem.
 GROWN = 2
-
-
 _SALT = "django_pgqueue.alert"
 
 
@@ -102,6 +100,6 @@ def acknowledge(
 
 def forget(shown: Iterable[Acknowledgement], using: str) -> None:
     """Show acknowledged alerts again."""
+    rows = Acknowledgement.objects.using(using)
     for then in shown:
-        rows = Acknowledgement.objects.using(using)
         rows.filter(cause=then.cause, subject=then.subject).delete()

@@ -553,7 +553,7 @@ def _vanished(process: Process) -> Alert | None:
         return Alert(GONE, str(process), told, since=since) if silent > DEAD_AFTER else None
     held = counted(process.given_back)
     told = gettext("ended without deregistering; it held %s, now released") % held
-    # Whoever acknowledged its silence knows of it.
+    # The user who acknowledged its silence knows of it.
     begun = process.heartbeat_at
     return Alert(GONE, str(process), told, since=process.gone_at, begun=begun)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,7 +41,7 @@ class Summary:
     seconds: float = 0.0
     #: The failed runs whose messages this run exported.
     resumed: tuple[int, ...] = ()
-    #: Number of bodies with values that do not fit their columns, or with fields that have none.
+    #: Number of bodies with values that do not fit their columns.
     misfits: int = 0
 
     def __str__(self) -> str:
@@ -180,8 +180,8 @@ def _export_run(
     planned = purges.marks(connection, options, chosen)
     # The first run exports the messages that earlier purges left. Only later purges are losses.
     guard = purges.Guard((), start, tuple(planned) if low == 0 else None)
-    lacks = guard.lost(planned) if low else planned
-    if high <= low or (found.fetchone() is None and not lacks):
+    is_complete = not (guard.lost(planned) if low else planned)
+    if high <= low or (found.fetchone() is None and is_complete):
         runs.exported(connection, lake.id, max(low, high))
         return Summary(None), lake
     run, resumed = runs.begin(connection, lake, "EXPORT", low, high)
@@ -191,11 +191,12 @@ def _export_run(
         # New rows are few, so they are found by transaction and not by reading the whole table.
         tasks = planning.cut_by_transaction(connection, options, NAMES, chosen, start, end)
     tell(f"Run {run}: exporting in {len(tasks)} tasks")
+    url, path = options.url, lake.path
     while True:
-        url, path, schemas = options.url, lake.path, lake.body_schemas
+        schemas = lake.body_schemas
 
-        def write(place: int, task: planning.Task) -> list[File]:
-            return files.write(path, run, place, arrow.batches(url, task), schemas=schemas)  # noqa: B023
+        def write(place: int, task: planning.Task, schemas: Any = schemas) -> list[File]:
+            return files.write(path, run, place, arrow.batches(url, task), schemas=schemas)
 
         parts = executors.on_executors(spark, write, tasks, progress)
         written = [file for part in parts for file in part]
@@ -214,15 +215,18 @@ def _export_run(
     for line in body_columns.misfits(written):
         tell(f"Run {run}: {line}")
     tell(f"Run {run}: publishing {len(written)} files")
-    lacks = lost if low else marks
-    # Of two marks of a name, the last one counts.
-    marked = sorted(lacks, key=lambda mark: mark.below_xid)
-    below = {mark.queue: min(mark.below_xid, high) for mark in marked}
-    manifest = Manifest(written, lacks=below)
+    manifest = Manifest(written, lacks=_lacks(lost if low else marks, high))
     _publish(connection, lake, run, manifest)
     rows, size = sum(f["rows"] for f in written), sum(f["bytes"] for f in written)
-    misfits = manifest.as_dict()["misfits"]
-    return Summary(run, rows, len(written), size, resumed=resumed, misfits=misfits), lake
+    done = Summary(run, rows, len(written), size, resumed=resumed, misfits=manifest.misfits)
+    return done, lake
+
+
+def _lacks(marks: Iterable[purges.Mark], high: int) -> dict[str, int]:
+    """By queue: the transaction below which a run up to ``high`` lacks messages."""
+    # Of two marks of a name, the last one counts.
+    ordered = sorted(marks, key=lambda mark: mark.below_xid)
+    return {mark.queue: min(mark.below_xid, high) for mark in ordered}
 
 
 def _publish(connection: psycopg.Connection[Any], lake: Lake, run: int, manifest: Manifest) -> None:

@@ -42,7 +42,7 @@ _REPEATED = ["queue", "state", "group_key", "error"]
 _ROW_GROUP = 16 * 1024 * 1024
 _HELD = 32 * 1024 * 1024
 # Rows held in memory while files are read or merged.
-_ROWS_AT_ONCE = 1024
+ROWS_AT_ONCE = 1024
 
 
 def archive_schema() -> pa.Schema:
@@ -224,7 +224,7 @@ def rows_of(store: Store, place: str, wanted: pa.Schema) -> Iterator[pa.RecordBa
     with parquet.ParquetFile(store.path(place), filesystem=store.filesystem) as file:
         columns = [name for name in wanted.names if name in file.schema_arrow.names]
         there = {name: key_of(place, name) or None for name in wanted.names}
-        for batch in file.iter_batches(_ROWS_AT_ONCE, columns=columns, use_threads=False):
+        for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns, use_threads=False):
             yield pa.RecordBatch.from_arrays(
                 [
                     batch.column(field.name).cast(field.type)

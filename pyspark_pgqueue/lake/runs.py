@@ -77,13 +77,17 @@ class Manifest:
     #: By queue: the lake may lack messages of this run's transactions below this one.
     lacks: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def misfits(self) -> int:
+        """The number of bodies with values that do not fit their columns."""
+        return sum(file.get("corrupt", 0) for file in self.add)
+
     def as_dict(self) -> dict[str, Any]:
         by_queue: Counter[str] = Counter()
         for file in self.add:
             by_queue[key_of(file["to"], "queue")] += file["rows"]
-        misfits = sum(file.get("corrupt", 0) for file in self.add)
         typed = sum(file.get("typed", 0) for file in self.add)
-        counts = {"queues": dict(by_queue), "misfits": misfits, "typed": typed}
+        counts = {"queues": dict(by_queue), "misfits": self.misfits, "typed": typed}
         return {**self.__dict__, **counts}
 
 

@@ -23,15 +23,13 @@ from pyspark.sql.datasource import InputPartition
 
 from pyspark_pgqueue.errors import DataLost, InvalidOption, LakeDiffers
 from pyspark_pgqueue.lake import runs
-from pyspark_pgqueue.lake.files import archive_schema
+from pyspark_pgqueue.lake.files import ROWS_AT_ONCE, archive_schema
 from pyspark_pgqueue.lake.runs import Group, Lake
 from pyspark_pgqueue.lake.stores import address, explained, key_of, open_at
 from pyspark_pgqueue.source import arrow, columns, database
 from pyspark_pgqueue.source.offsets import Offset, Snapshot
 from pyspark_pgqueue.source.options import FROM_THE_START, Options
 from pyspark_pgqueue.source.stream import ArchiveStream
-
-_ROWS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class LakeTask:
                     schema=archive_schema(),
                     columns=list(names),
                     filter=wanted,
-                    batch_size=_ROWS_AT_ONCE,
+                    batch_size=ROWS_AT_ONCE,
                     use_threads=False,
                 )
 
@@ -64,8 +62,8 @@ class LakeTask:
 
         A compaction deletes files shortly before the database has the names of the merged ones.
         """
-        store, until, places = open_at(self.lake.path), time.monotonic(), list(self.places)
-        until += options.replica_timeout
+        store, places = open_at(self.lake.path), list(self.places)
+        until = time.monotonic() + options.replica_timeout
         while True:
             infos = store.filesystem.get_file_info([store.path(place) for place in places])
             missing = [info.path for info in infos if info.type == fs.FileType.NotFound]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +12,9 @@ from django.utils import timezone
 from example_project.inbox.consumers import record_activity
 from example_project.inbox.demo.payloads import load
 from example_project.inbox.models import Activity, Delivery, Repository
+from tests.webhooks import REAL_PAYLOADS, needs_real_payloads
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("example_project.urls")]
-
-ROOT = Path(__file__).resolve().parent.parent.parent
-REAL_PAYLOADS = Path(
-    os.environ.get("PGQUEUE_WEBHOOKS")
-    or ROOT.parent / "shared" / "data" / "github_webhooks" / "payloads.jsonl.gz"
-)
 
 ROCKET = {"full_name": "acme/rocket", "stargazers_count": 7, "forks_count": 2}
 
@@ -53,10 +46,7 @@ def test_every_shipped_payload_becomes_an_activity(post, consume):
     post_and_consume(load(), post, consume)
 
 
-@pytest.mark.skipif(
-    not REAL_PAYLOADS.exists(),
-    reason="no real payloads here: name a file of them in PGQUEUE_WEBHOOKS",
-)
+@needs_real_payloads
 def test_every_real_payload_becomes_an_activity(post, consume):
     post_and_consume(load(REAL_PAYLOADS), post, consume)
 

@@ -46,7 +46,7 @@ class Sleep:
         before, doubt, last = self.wait, self._doubt, self._due
         self._doubt = 0  # if the call fails, it may have changed the sequence
         if listening:
-            # Before the first call a notification may have come that nobody heard.
+            # A notification may have come before the first call, when the reader did not listen.
             due, doubt = fall_asleep(queue, notified=notified or doubt == 0, doubt=doubt)
             self._doubt = doubt
         else:

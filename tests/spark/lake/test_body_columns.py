@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,16 +12,17 @@ from django.db import connection
 
 from django_pgqueue.maintenance import lakes
 from django_pgqueue.models import ExportRun, Lake, Message
+from example_project.inbox.demo.payloads import load
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.lake import body_columns
 from tests.spark.conftest import archive_all, export
 from tests.spark.lake.test_iceberg import TABLE
 from tests.spark.lake.test_iceberg import catalog as catalog
+from tests.webhooks import REAL_PAYLOADS, needs_real_payloads
 
 Export = Callable[..., list[str]]
 COLUMNS = ["body_order", "body_price", "body_tags", "_corrupt_record"]
 DEEP = "[" * 1200 + "]" * 1200
-WEBHOOKS = Path("/work/shared/data/github_webhooks/payloads.jsonl.gz")
 
 
 class Text(str):
@@ -211,12 +211,11 @@ def test_evolving_bodies_that_do_not_fit_are_told(lake: str, export_bodies: Expo
     assert any("'A' gets no column" in line for line in told)
 
 
-@pytest.mark.skipif(not WEBHOOKS.exists(), reason="needs the webhooks")
+@needs_real_payloads
 def test_real_webhooks_evolve_without_a_misfit(
     spark: Any, lake: str, url: str, export_bodies: Export
 ) -> None:
-    with gzip.open(WEBHOOKS, "rt") as lines:
-        sent = [json.loads(line)["payload"] for line in lines]
+    sent = [json.loads(body) for _, body in load(REAL_PAYLOADS)]
 
     export_bodies(*sent, body_schemas={"hooks": "evolve"}, queue="hooks")
 
