@@ -173,7 +173,7 @@ def test_arrows_parser_and_the_converter_agree(spark: Any) -> None:
 
 
 def test_bodies_that_are_no_objects_or_too_large_for_spark_are_misfits() -> None:
-    kind = StructType.fromDDL("a bigint, raw string")
+    kind = StructType().add("a", "long").add("raw", "string")
     deep, digits = "[" * 1200 + "]" * 1200, "1" * 5001
 
     for text in (
@@ -189,7 +189,7 @@ def test_bodies_that_are_no_objects_or_too_large_for_spark_are_misfits() -> None
 
 
 def test_a_misfit_leaves_the_bodies_beside_it() -> None:
-    kind = StructType.fromDDL("n bigint")
+    kind = StructType().add("n", "long")
     texts = [f'{{"n": {n}}}' for n in range(100)]
     texts[70] = '{"n": "x"}'
     texts[3] = "[1]"
@@ -207,7 +207,7 @@ def test_a_misfit_leaves_the_bodies_beside_it() -> None:
 
 @pytest.mark.parametrize("value", ["null", "1", "0.10", '"x"', '{"b": [1, null]}', "9" * 30])
 def test_variant_may_be_in_a_struct(value: str) -> None:
-    kind = StructType.fromDDL("v variant, n bigint")
+    kind = StructType().add("v", VariantType()).add("n", "long")
 
     (found, fits) = bodies.converted(f'{{"v": {value}}}', kind)
 
