@@ -138,10 +138,10 @@ def sleeper(name: str) -> Iterator[None]:
     def sleep() -> None:
         with database.connect() as connection:
             connection.execute("LISTEN pgqueue")
-            queue, notified = bare_queues.open_queue(connection, name), False
+            queue, heard = bare_queues.open_queue(connection, name), None
             while not stop.is_set():
-                fall_asleep(queue, notified=notified, doubt=None)
-                notified = any(connection.notifies(timeout=0.02, stop_after=1))
+                fall_asleep(queue, heard=heard, doubt=None)
+                heard = [each.pid for each in connection.notifies(timeout=0.02, stop_after=1)]
 
     thread = threading.Thread(target=sleep)
     thread.start()

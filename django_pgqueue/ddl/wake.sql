@@ -1,10 +1,12 @@
 -- Wakes the consumers of a queue. Only this function notifies, and only if a consumer sleeps:
 -- docs/design.md, "Waking". A queue's sequence says whether one does. Its value is
 --
---     8 * the time of the last notification, in milliseconds + how many more may follow
+--     the time of the last notification, in milliseconds << 19
+--         | the session that notifies, the low 16 bits of its process id << 3
+--         | how many more may follow
 --
--- or 7 (no time, seven may follow) if a consumer has fallen asleep since. The first send then
--- notifies. If no consumer falls asleep again, others follow after 20, 40, ... 640 ms, since the first
+-- or 7 (no time, no session, seven may follow) if a consumer has fallen asleep since. The first send
+-- then notifies. If no consumer falls asleep again, others follow after 20, 40, ... 640 ms, since the first
 -- may be rolled back or commit late, and then none. The sequence is logged, since an unlogged one is
 -- unusable on a promoted standby. The queue's row is read only to notify.
 --
@@ -26,7 +28,7 @@ DECLARE
     queue record;
 BEGIN
     IF told & 7::bigint = 0::bigint
-       OR told >> 3 BETWEEN now_ms - (1280 >> (told & 7::bigint)::integer) AND now_ms + 1000 THEN
+       OR told >> 19 BETWEEN now_ms - (1280 >> (told & 7::bigint)::integer) AND now_ms + 1000 THEN
         RETURN true;
     END IF;
 
@@ -34,7 +36,8 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    PERFORM setval(mark, now_ms * 8 + coalesce((told & 7::bigint) - 1, 6::bigint));
+    PERFORM setval(mark, (now_ms << 19) + ((pg_backend_pid() & 65535) << 3)
+        + coalesce((told & 7::bigint) - 1, 6::bigint));
     IF queue.notify AND pg_notification_queue_usage() < 0.5::double precision THEN
         PERFORM pg_notify('pgqueue', queue.name::text);
     END IF;
@@ -47,9 +50,10 @@ $$;
 -- Then it looks for what was sent meanwhile, in a snapshot of its own. What remains are senders whose
 -- trigger ran before and that commit later. They cannot be seen, but their transactions can.
 --
--- notified  whether a notification has come since the last call; true at the first call. If none has,
---           and a send has notified less than 20 ms ago, the notification may still be on its way, so
---           the sequence stays as it is: on a slow disk, commits that notify would wait for one another.
+-- heard     the sessions whose notifications have come since the last call, as 16 bits; NULL: some may
+--           have been missed, as before the first call. If a send has notified less than 20 ms ago, and
+--           its session is not one of these, its notification is still on its way, so the sequence
+--           stays as it is: on a slow disk, commits that notify would wait for one another.
 -- doubt     in: the result of the last call; 0 at the first. out: while older transactions run, the id
 --           of one that began after this consumer changed the sequence; or before its first call,
 --           since the one that changed it may be gone. The older ones may be senders that saw the value
@@ -58,14 +62,15 @@ $$;
 -- due       seconds until the next message is due, or until the queue's rate admits the next one; 0 if
 --           one is ready; NULL if there is none
 CREATE FUNCTION {schema}.pgqueue_fall_asleep(
-    queue_number integer, notified boolean, INOUT doubt bigint, OUT due double precision
+    queue_number integer, heard integer[], INOUT doubt bigint, OUT due double precision
 ) LANGUAGE plpgsql {pinned} AS $$
 DECLARE
     mark regclass := to_regclass('{schema}.pgqueue_wake_q' || queue_number);
     told bigint := pg_sequence_last_value(mark);  -- NULL means the same as 7
     now_ms bigint := date_part('epoch', clock_timestamp()) * 1000;
 BEGIN
-    IF told <> 7 AND (notified OR told >> 3 NOT BETWEEN now_ms - 20 AND now_ms + 1000) THEN
+    IF told <> 7 AND (heard IS NULL OR (told >> 3 & 65535) = ANY(heard)
+                      OR told >> 19 NOT BETWEEN now_ms - 20 AND now_ms + 1000) THEN
         PERFORM setval(mark, 7);
         doubt := pg_current_xact_id()::text;
     ELSIF doubt = 0 THEN

@@ -87,8 +87,8 @@ class Buffer:
         self.groups = Groups()
         #: Whether the workers should end.
         self.stopping = False
-        #: The events that wake this queue's LockedWorker, which read the queue themselves.
-        self.readers: list[threading.Event] = []
+        #: The ``notified`` of this queue's LockedWorkers, which read the queue themselves.
+        self.readers: list[Callable[[int | None], None]] = []
         self.messages: deque[Message] = deque()
         self._workers = workers
         #: The handler's mean seconds per message, exponentially weighted.
@@ -174,10 +174,10 @@ class Buffer:
                     stale.append(message)
         return stale
 
-    def notice(self) -> None:
-        """Wake the LockedWorker: the queue may have new messages."""
-        for reader in self.readers:
-            reader.set()
+    def notice(self, session: int | None) -> None:
+        """Wake the LockedWorkers: a session has notified. None: one may have."""
+        for notified in self.readers:
+            notified(session)
 
     def adapt(self, seconds: float) -> None:
         """Set the target from the handler's pace. The last message took ``seconds``."""
@@ -189,7 +189,7 @@ class Buffer:
         """End the workers as soon as they ask for a message."""
         self.stopping = True
         self._wake()
-        self.notice()
+        self.notice(None)
 
     def _wake(self) -> None:
         with self._filled:

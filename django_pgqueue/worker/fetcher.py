@@ -48,13 +48,17 @@ class Fetcher(Loop):
         self._settlers = settlers
         self._allowance = allowance
 
-    def notified(self, name: str | None) -> None:
-        """Fetch from the queue with this name, which has new messages. None: from every queue."""
+    def notified(self, name: str | None, session: int | None) -> None:
+        """Fetch from the queue with this name, which has new messages. None: from every queue.
+
+        ``session``: the process id of the one that notified. None: some may have been missed.
+        """
         for subscription in self._all:
             if name is None or subscription.name == name:
                 if subscription.handler.locked:
-                    subscription.buffer.notice()
+                    subscription.buffer.notice(session)
                 else:
+                    subscription.buffer.plan.sleep.hear(session)
                     subscription.buffer.plan.fetch_now(is_notice=True)
 
     def set_listening(self, alias: str, listening: bool) -> None:
@@ -209,7 +213,7 @@ class Fetcher(Loop):
             plan.sleep.wait, plan.vain = 0.0, 0
         elif woken:
             plan.vain += 1
-        seconds, due = subscription.fall_asleep(plan.sleep, notified=woken)
+        seconds, due = subscription.fall_asleep(plan.sleep)
         plan.at = time.monotonic() + seconds
         # A message came since the read. If others are often faster, look again first.
         plan.asleep = plan.listening and (due > 0 or plan.vain > 1)

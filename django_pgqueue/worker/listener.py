@@ -63,13 +63,13 @@ class Listener(Loop):
                     raise
                 raise Refused(str(error)) from error
         self._fetcher.set_listening(self._alias, True)
-        self._fetcher.notified(None)  # notifications before LISTEN were missed
+        self._fetcher.notified(None, None)  # notifications before LISTEN were missed
         quiet = 0.0
         while not self.stopping.is_set():
             quiet += _PATIENCE
             for notice in connection.notifies(timeout=_PATIENCE, stop_after=1):
                 quiet = 0.0
-                self._fetcher.notified(notice.payload or None)
+                self._fetcher.notified(notice.payload or None, notice.pid)
             if quiet >= self._probe:
                 quiet = 0.0
                 with limited(connection):

@@ -70,8 +70,6 @@ class Loop(threading.Thread):
         super().__init__(name=f"pgqueue-{name}", daemon=True)
         self.stopping = threading.Event()
         self._awake = awake or threading.Event()
-        #: Whether the last wait was ended by ``awake``.
-        self._woken = False
         self._limited = limited
         self.failures = Failures(self.name, self.operation or self.name)
         self._pooled = uses_pools()
@@ -113,8 +111,7 @@ class Loop(threading.Thread):
                         connections.close_all()
                 if self._pooled:
                     return_pooled()
-                self._woken = self._awake.wait(wait)
-                if self._woken:  # else one that is set only now ends the next wait
+                if self._awake.wait(wait):  # else one that is set only now ends the next wait
                     self._awake.clear()
         finally:
             connections.close_all()

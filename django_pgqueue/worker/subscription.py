@@ -165,12 +165,11 @@ class Subscription:
         )
         return messages
 
-    def fall_asleep(self, sleep: Sleep, *, notified: bool) -> tuple[float, float]:
+    def fall_asleep(self, sleep: Sleep) -> tuple[float, float]:
         """Begin a :class:`~django_pgqueue.engine.read.sleep.Sleep`; returns what it returns."""
         return sleep.begin(
             self.queue.opened,
             self.handler.max_fetch_interval,
-            notified=notified,
             listening=self.buffer.plan.listening,
         )
 

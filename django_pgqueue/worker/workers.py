@@ -141,9 +141,12 @@ class LockedWorker(Loop):
         self._execution = execution
         self._reserve = reserve
         self._sleep = Sleep()
-        #: Whether a notification came since it last fell asleep.
-        self._notified = False
-        subscription.buffer.readers.append(self._awake)
+        subscription.buffer.readers.append(self.notified)
+
+    def notified(self, session: int | None) -> None:
+        """Look for a message soon: a session has notified. None: one may have."""
+        self._sleep.hear(session)
+        self._awake.set()
 
     def run(self) -> None:
         open_caches()
@@ -153,16 +156,13 @@ class LockedWorker(Loop):
         if self._subscription.buffer.stopping:
             self.stop()
             return 0.0
-        self._notified = self._notified or self._woken
         try:
             wait = copy_context().run(self._handle_one)
-            if wait is not None or self._notified:
-                self._sleep.wait = 0.0
             if wait is not None:
+                self._sleep.wait = 0.0
                 return wait
             with limited():
-                seconds, _ = self._subscription.fall_asleep(self._sleep, notified=self._notified)
-            self._notified = False
+                seconds, _ = self._subscription.fall_asleep(self._sleep)
             return seconds
         finally:
             for connection in connections.all(initialized_only=True):

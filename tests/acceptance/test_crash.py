@@ -211,11 +211,11 @@ def test_a_queue_wakes_its_readers_again_after_a_crash(server, actor, crash):
     actor.do(call, "purge", "safe")
     mark = "SELECT pg_sequence_last_value('pgqueue_wake_q1'::regclass)"
     # The crash may lose this change: its commit did not wait for the disk.
-    actor.do(engine, fall_asleep, "safe", notified=True, doubt=None)
+    actor.do(engine, fall_asleep, "safe", heard=None, doubt=None)
 
     crash()
 
-    actor.do(engine, fall_asleep, "safe", notified=False, doubt=None)
+    actor.do(engine, fall_asleep, "safe", heard=(), doubt=None)
     asleep = actor.do(execute, mark)
     actor.do(call, "send", "safe", 1)
     assert asleep == [(7,)]

@@ -339,7 +339,7 @@ def test_it_works_behind_pgbouncer_in_transaction_mode(committed, pgbouncer):
         with psycopg.connect(url_of("default"), autocommit=True) as listener:
             listener.execute("LISTEN pgqueue")
             orders = Message.objects.resolve("orders").opened
-            fall_asleep(orders, notified=True, doubt=None)
+            fall_asleep(orders, heard=None, doubt=None)
             actor.do(call, "send", "orders", "at once")
             assert list(listener.notifies(timeout=20, stop_after=1))
 

@@ -71,7 +71,7 @@ def test_queues_made_just_before_a_failover_work_after_it(pair):
             pair.actor.do(call, "send", name, n, group="g")
 
     # A consumer of one queue sleeps; of the others, a send has notified.
-    pair.actor.do(engine, fall_asleep, "plain", notified=True, doubt=None)
+    pair.actor.do(engine, fall_asleep, "plain", heard=None, doubt=None)
 
     pair.promote()
 
@@ -91,7 +91,7 @@ def test_queues_made_just_before_a_failover_work_after_it(pair):
         with psycopg.connect(pair.standby.url(), autocommit=True) as listener:
             listener.execute("LISTEN pgqueue")
             for name in QUEUES:
-                actor.do(engine, fall_asleep, name, notified=True, doubt=None)
+                actor.do(engine, fall_asleep, name, heard=None, doubt=None)
                 actor.do(call, "send", name, "woken")
                 [notice] = listener.notifies(timeout=20, stop_after=1)
                 assert notice.payload == name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import psycopg
@@ -29,10 +29,13 @@ class Heard:
         self._listener = listener
         listener.execute("LISTEN pgqueue")
 
-    def count(self) -> int:
+    def sessions(self) -> list[int]:
         # The answer comes after all notifications of earlier commits.
         self._listener.execute("SELECT 1")
-        return sum(1 for _ in self._listener.notifies(timeout=0))
+        return [each.pid for each in self._listener.notifies(timeout=0)]
+
+    def count(self) -> int:
+        return len(self.sessions())
 
 
 @pytest.fixture
@@ -41,8 +44,10 @@ def heard(committed_orders: BoundQueue) -> Iterator[Heard]:
         yield Heard(listener)
 
 
-def sleep(*, notified: bool = False, doubt: int | None = None) -> tuple[float, int | None]:
-    return fall_asleep(Message.objects.resolve("orders").opened, notified=notified, doubt=doubt)
+def sleep(
+    *, heard: Iterable[int] | None = (), doubt: int | None = None
+) -> tuple[float, int | None]:
+    return fall_asleep(Message.objects.resolve("orders").opened, heard=heard, doubt=doubt)
 
 
 def mark(value: str | None = None) -> int:
@@ -55,8 +60,8 @@ def mark(value: str | None = None) -> int:
 
 # No other notification may follow.
 SILENT = "8"
-# A send notifies just now, for a second; six may follow.
-TOLD = "(extract(epoch FROM clock_timestamp()) * 1000 + 900)::bigint * 8 + 6"
+# A send of the session 4711 notifies just now, for a second; six may follow.
+TOLD = "((extract(epoch FROM clock_timestamp()) * 1000 + 900)::bigint << 19) + (4711 << 3) + 6"
 
 
 def test_a_send_notifies_once_for_each_time_that_a_consumer_falls_asleep(committed_orders, heard):
@@ -108,7 +113,7 @@ def test_another_send_notifies_if_the_first_is_rolled_back(committed_orders, hea
 
 
 def test_the_sequence_changes_at_once_and_not_twice(committed_orders):
-    call = f"pgqueue_fall_asleep({Message.objects.resolve('orders').opened.id}, false, NULL)"
+    call = f"pgqueue_fall_asleep({Message.objects.resolve('orders').opened.id}, '{{}}', NULL)"
 
     def writes_nothing() -> bool:
         [([plan],)] = run_sql(f"EXPLAIN (ANALYZE, WAL, FORMAT JSON) SELECT {call}")
@@ -121,13 +126,32 @@ def test_the_sequence_changes_at_once_and_not_twice(committed_orders):
     assert mark() == 7
 
 
-@pytest.mark.parametrize("notified", [False, True])
-def test_a_notification_that_may_be_on_its_way_is_waited_for(committed_orders, notified):
+@pytest.mark.parametrize(
+    ("heard", "has_come"),
+    [((), False), ((4712,), False), ((4712, 4711), True), ((65536 + 4711,), True), (None, True)],
+)
+def test_a_notification_that_may_be_on_its_way_is_waited_for(committed_orders, heard, has_come):
     told = mark(TOLD)
 
-    sleep(notified=notified)
+    sleep(heard=heard)
 
-    assert mark() == (7 if notified else told)
+    assert mark() == (7 if has_come else told)
+
+
+def test_a_reader_knows_whose_notification_it_heard(committed_orders, heard):
+    reader, opened = Sleep(), Message.objects.resolve("orders").opened
+    reader.begin(opened, 60)
+    committed_orders.send(1)
+    told = mark()
+    committed_orders.read()
+
+    reader.begin(opened, 60)
+    unheard = mark()
+    reader.hear(heard.sessions()[-1])
+    reader.begin(opened, 60)
+
+    assert unheard == told
+    assert mark() == 7
 
 
 def test_a_consumer_that_falls_asleep_learns_of_senders_that_may_commit_untold(
@@ -156,8 +180,8 @@ def test_a_consumer_learns_of_them_at_its_first_call_if_another_fell_asleep_befo
     actor.do(call, "send", "orders", 1)
     sleep()
 
-    _, doubt = sleep(notified=True, doubt=0)
-    _, later = sleep(notified=True)
+    _, doubt = sleep(heard=None, doubt=0)
+    _, later = sleep(heard=None)
 
     assert mark() == 7
     assert doubt is not None
@@ -169,8 +193,8 @@ def test_a_consumer_learns_of_them_at_its_first_call_if_another_fell_asleep_befo
 def test_a_reader_whose_call_failed_learns_of_them_at_the_next(committed_orders, actors):
     sender, blocker = actors(2)
     reader, opened = Sleep(), Message.objects.resolve("orders").opened
-    for notified in (True, False):
-        reader.begin(opened, 60, notified=notified)  # nothing is in doubt
+    for _ in range(2):
+        reader.begin(opened, 60)  # nothing is in doubt
     mark(SILENT)
     sender.do(begin)
     sender.do(call, "send", "orders", 1)
@@ -179,12 +203,12 @@ def test_a_reader_whose_call_failed_learns_of_them_at_the_next(committed_orders,
     run_sql("SELECT set_config('statement_timeout', '100ms', false)")
 
     with pytest.raises(OperationalError):
-        reader.begin(opened, 60, notified=False)
+        reader.begin(opened, 60)
 
     run_sql("SELECT set_config('statement_timeout', '0', false)")
     blocker.do(rollback)
     reader.wait = 0.0
-    seconds, due = reader.begin(opened, 60, notified=False)
+    seconds, due = reader.begin(opened, 60)
     assert (mark(), due) == (7, float("inf"))
     assert seconds < THROTTLE / 2  # soon, since a sender is at work
 
@@ -198,11 +222,11 @@ def test_a_reader_reads_at_once_when_a_sender_in_doubt_has_committed(
     mark(SILENT)
     actor.do(begin)
     actor.do(call, "send", "orders", 1)
-    in_doubt = [reader.begin(opened, 60, notified=False)[0] for _ in range(3)]
+    in_doubt = [reader.begin(opened, 60)[0] for _ in range(3)]
 
     actor.do(commit if commits else rollback)
-    over, _ = reader.begin(opened, 60, notified=False)
-    again, _ = reader.begin(opened, 60, notified=False)
+    over, _ = reader.begin(opened, 60)
+    again, _ = reader.begin(opened, 60)
 
     assert all(0 < seconds < THROTTLE for seconds in in_doubt)
     assert over == 0.0 if commits else over >= THROTTLE / 2
@@ -212,13 +236,14 @@ def test_a_reader_reads_at_once_when_a_sender_in_doubt_has_committed(
 def test_a_reader_reads_at_once_what_came_since_its_last_look(committed_orders, actor):
     """Its sender counted on a notification that has come, or that was rolled back."""
     reader, opened = Sleep(), Message.objects.resolve("orders").opened
-    for notified in (True, False):
-        reader.begin(opened, 60, notified=notified)
+    for _ in range(2):
+        reader.begin(opened, 60)
     mark(TOLD)
     committed_orders.send(1)
 
-    first, due = reader.begin(opened, 60, notified=True)
-    again, _ = reader.begin(opened, 60, notified=False)
+    reader.hear(4711)
+    first, due = reader.begin(opened, 60)
+    again, _ = reader.begin(opened, 60)
 
     assert (first, due) == (0.0, 0.0)
     assert again >= THROTTLE / 2
@@ -274,7 +299,7 @@ def test_the_look_for_messages_has_a_later_snapshot_than_its_statement(committed
     sender.do(execute, "SELECT pg_advisory_xact_lock(4711)")
     falls_asleep = (
         "WITH held AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared(4711)) "
-        "SELECT (SELECT due FROM pgqueue_fall_asleep(%s, false, NULL)) FROM held"
+        "SELECT (SELECT due FROM pgqueue_fall_asleep(%s, '{}', NULL)) FROM held"
     )
 
     due = consumer.start(execute, falls_asleep, [number])

@@ -349,7 +349,7 @@ def test_a_role_that_consumes_falls_asleep(role, queues):
     run_sql(f"SELECT setval('{wake}', 8)")
 
     with acting(role):
-        fall_asleep(Queue.objects.resolve("orders").opened, notified=False, doubt=None)
+        fall_asleep(Queue.objects.resolve("orders").opened, heard=(), doubt=None)
 
     assert run_sql(f"SELECT last_value FROM {wake}") == [(7,)]
 

@@ -20,23 +20,26 @@ VARIABLES
     unread,     \* messages that are committed and that no consumer has read
     \* The sequence
     mark,       \* "asleep"; "told": a send has notified, another may; "silent": none may
+    last,       \* the sender that last notified; NoSender while "asleep"
     stale,      \* whether 20 ms have passed since a send last notified
     owed,       \* whether the notification of a send was rolled back, since "asleep"
     \* Of each consumer
     state,      \* "reads", "flags", "looks", "sleeps", "dead"
-    woken,      \* whether a notification came since it last fell asleep, or it never did
-    notice,     \* whether a notification waits for it
+    heard,      \* whose notifications came since it last fell asleep
+    notice,     \* whose notifications wait for it
     doubt,      \* the senders that were at work when it fell asleep: it polls soon, while it has seen
                 \* that one still is
     first,      \* whether it has not fallen asleep yet
     lone,       \* senders that only a consumer remembered which died since
     rolled      \* how many transactions rolled back
 
-vars == <<at, notifies, throttled, unread, mark, stale, owed, state, woken, notice, doubt, first,
-          lone, rolled>>
+vars == <<at, notifies, throttled, unread, mark, last, stale, owed, state, heard, notice, doubt,
+          first, lone, rolled>>
 sends == <<at, notifies, throttled>>
-sequence == <<mark, stale, owed>>
-consumers == <<state, woken, notice, doubt, first, lone>>
+sequence == <<mark, last, stale, owed>>
+consumers == <<state, heard, notice, doubt, first, lone>>
+
+NoSender == 0
 
 Init ==
     /\ at = [s \in Senders |-> "new"]
@@ -44,11 +47,12 @@ Init ==
     /\ throttled = [s \in Senders |-> FALSE]
     /\ unread = {}
     /\ mark \in {"asleep", "silent"}
+    /\ last = NoSender
     /\ stale = TRUE
     /\ owed = FALSE
     /\ state = [c \in Consumers |-> "reads"]
-    /\ woken = [c \in Consumers |-> TRUE]
-    /\ notice = [c \in Consumers |-> FALSE]
+    /\ heard = [c \in Consumers |-> {}]
+    /\ notice = [c \in Consumers |-> {}]
     /\ doubt = [c \in Consumers |-> {}]
     /\ first = [c \in Consumers |-> TRUE]
     /\ lone = {}
@@ -75,6 +79,7 @@ Send(s) ==
        /\ notifies' = [notifies EXCEPT ![s] = tells /\ Bug # "a send changes the sequence only"]
        /\ throttled' = [throttled EXCEPT ![s] = mark # "asleep" /\ ~again]
        /\ mark' = IF ~tells THEN mark ELSE IF mark = "asleep" THEN "told" ELSE "silent"
+       /\ last' = IF tells THEN s ELSE last
        /\ stale' = (stale /\ ~tells)
     /\ UNCHANGED <<unread, owed, consumers, rolled>>
 
@@ -82,9 +87,9 @@ Commit(s) ==
     /\ at[s] = "sent"
     /\ at' = [at EXCEPT ![s] = "over"]
     /\ unread' = unread \cup {s}
-    /\ notice' = [c \in Consumers |-> notice[c] \/ notifies[s]]
+    /\ notice' = [c \in Consumers |-> notice[c] \cup (IF notifies[s] THEN {s} ELSE {})]
     /\ notifies' = [notifies EXCEPT ![s] = FALSE]
-    /\ UNCHANGED <<throttled, sequence, state, woken, doubt, first, lone, rolled>>
+    /\ UNCHANGED <<throttled, sequence, state, heard, doubt, first, lone, rolled>>
 
 RollBack(s) ==
     /\ s \in AtWork /\ rolled < Rollbacks
@@ -92,11 +97,11 @@ RollBack(s) ==
     /\ at' = [at EXCEPT ![s] = "over"]
     /\ owed' = (owed \/ notifies[s])
     /\ notifies' = [notifies EXCEPT ![s] = FALSE]
-    /\ UNCHANGED <<throttled, unread, mark, stale, consumers>>
+    /\ UNCHANGED <<throttled, unread, mark, last, stale, consumers>>
 
 TimePasses ==
     /\ stale' = TRUE
-    /\ UNCHANGED <<sends, unread, mark, owed, consumers, rolled>>
+    /\ UNCHANGED <<sends, unread, mark, last, owed, consumers, rolled>>
 
 -----------------------------------------------------------------------------
 \* Consumers
@@ -104,8 +109,8 @@ TimePasses ==
 Read(c) ==
     /\ state[c] = "reads"
     /\ unread' = {}
-    /\ woken' = [woken EXCEPT ![c] = @ \/ notice[c]]
-    /\ notice' = [notice EXCEPT ![c] = FALSE]
+    /\ heard' = [heard EXCEPT ![c] = @ \cup notice[c]]
+    /\ notice' = [notice EXCEPT ![c] = {}]
     /\ state' = [state EXCEPT ![c] = "flags"]
     /\ UNCHANGED <<sends, sequence, doubt, first, lone, rolled>>
 
@@ -113,7 +118,10 @@ Read(c) ==
 Flag(c) ==
     /\ state[c] = "flags"
     /\ state' = [state EXCEPT ![c] = "looks"]
-    /\ LET changes == mark # "asleep" /\ (woken[c] \/ stale) /\ Bug # "no consumer says that it sleeps"
+    /\ LET changes ==
+           /\ mark # "asleep"
+           /\ first[c] \/ last \in heard[c] \/ stale
+           /\ Bug # "no consumer says that it sleeps"
        IN
        /\ doubt' = [doubt EXCEPT ![c] =
                          IF /\ \/ changes
@@ -121,8 +129,9 @@ Flag(c) ==
                             /\ Bug # "senders at work are forgotten"
                          THEN AtWork ELSE @]
        /\ mark' = IF changes THEN "asleep" ELSE mark
+       /\ last' = IF changes THEN NoSender ELSE last
        /\ owed' = (owed /\ ~changes)
-    /\ woken' = [woken EXCEPT ![c] = FALSE]
+    /\ heard' = [heard EXCEPT ![c] = {}]
     /\ first' = [first EXCEPT ![c] = FALSE]
     /\ lone' = IF first[c] THEN lone \ AtWork ELSE lone
     /\ UNCHANGED <<sends, unread, stale, notice, rolled>>
@@ -133,24 +142,24 @@ Look(c) ==
     /\ state' = [state EXCEPT ![c] =
                      IF unread = {} \/ Bug = "it does not look" THEN "sleeps" ELSE "reads"]
     /\ doubt' = [doubt EXCEPT ![c] = @ \cap AtWork]
-    /\ UNCHANGED <<sends, unread, sequence, woken, notice, first, lone, rolled>>
+    /\ UNCHANGED <<sends, unread, sequence, heard, notice, first, lone, rolled>>
 
 Wake(c) ==
-    /\ state[c] = "sleeps" /\ notice[c]
+    /\ state[c] = "sleeps" /\ notice[c] # {}
     /\ state' = [state EXCEPT ![c] = "reads"]
-    /\ UNCHANGED <<sends, unread, sequence, woken, notice, doubt, first, lone, rolled>>
+    /\ UNCHANGED <<sends, unread, sequence, heard, notice, doubt, first, lone, rolled>>
 
 \* In doubt, soon; else after 20 ms, and after max_fetch_interval.
 Poll(c) ==
     /\ state[c] = "sleeps" /\ Bug # "nobody polls"
     /\ state' = [state EXCEPT ![c] = "reads"]
-    /\ UNCHANGED <<sends, unread, sequence, woken, notice, doubt, first, lone, rolled>>
+    /\ UNCHANGED <<sends, unread, sequence, heard, notice, doubt, first, lone, rolled>>
 
 Die(c) ==
     /\ state[c] # "dead" /\ Cardinality(Consumers \ Alive) < Deaths
     /\ state' = [state EXCEPT ![c] = "dead"]
     /\ lone' = lone \cup doubt[c]
-    /\ UNCHANGED <<sends, unread, sequence, woken, notice, doubt, first, rolled>>
+    /\ UNCHANGED <<sends, unread, sequence, heard, notice, doubt, first, rolled>>
 
 Next ==
     \/ \E s \in Senders : Begin(s) \/ Send(s) \/ Commit(s) \/ RollBack(s)
@@ -169,7 +178,7 @@ Spec == Init /\ [][Next]_vars /\ Fairness
 \* A message that no consumer is about to find, although none is busy.
 Overlooked ==
     /\ Alive # {}
-    /\ \A c \in Alive : state[c] = "sleeps" /\ ~notice[c] /\ doubt[c] = {}
+    /\ \A c \in Alive : state[c] = "sleeps" /\ notice[c] = {} /\ doubt[c] = {}
 
 \* No message is overlooked, except by the death of the consumer that knew of its sender; and except
 \* while it relies on a notification that is still to come or was rolled back: that of a send less

@@ -11,6 +11,7 @@ import pytest
 
 from django_pgqueue.acks import AckPolicy
 from django_pgqueue.engine.read import reading
+from django_pgqueue.engine.read.sleep import Sleep
 from django_pgqueue.engine.rows import Delivery
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.handlers import Handler
@@ -82,14 +83,14 @@ def test_a_process_leaves_messages_to_others_after_notifications_in_vain(orders)
     times = []
     for _ in range(40):
         plan.at = float("inf")
-        fetcher.notified("orders")
+        fetcher.notified("orders", 4711)
         times.append(plan.at)
         fetcher._fetch(subscription)
     orders.send(1)
-    fetcher.notified("orders")
+    fetcher.notified("orders", 4711)
     plan.asleep = False
     fetcher._fetch(subscription)
-    fetcher.notified("orders")
+    fetcher.notified("orders", 4711)
 
     assert times[:2] == [0.0, 0.0]
     assert all(times[2:])
@@ -168,7 +169,7 @@ def test_a_notification_counts_whenever_it_comes(orders):
     subscription.buffer.plan = Interrupted(threading.Event())
     planning.clear()
 
-    fetcher.notified("orders")
+    fetcher.notified("orders", 4711)
 
     assert subscription.buffer.plan.at == 0
 
@@ -448,7 +449,7 @@ def test_a_locked_message_is_not_read_again_and_comes_back_uncounted(
 
 def test_a_locked_consumer_is_woken_and_keeps_due_times(committed_orders, consume, looks):
     run = consume(lambda message: None, locked=True, max_fetch_interval=30)
-    until(lambda: listeners() == 1 and len(looks) >= 30)
+    until(lambda: listeners() == 1 and len(looks) >= 20)
     sent = time.monotonic()
     committed_orders.send(1)
     committed_orders.send(2, delay=1)
@@ -492,25 +493,27 @@ def test_a_locked_worker_counts_a_notification_until_it_falls_asleep(
     committed_orders, consume, monkeypatch
 ):
     """It handles a message in between, so the read that finds too few is not the one it woke."""
-    notified: list[bool] = []
+    heard: list[int | None] = []
     waits: list[float] = []
     fall_asleep = Subscription.fall_asleep
 
-    def note(subscription: Subscription, sleep: Any, **options: bool) -> tuple[float, float]:
-        notified.append(options["notified"])
-        seconds, due = fall_asleep(subscription, sleep, **options)
+    def note(subscription: Subscription, sleep: Sleep) -> tuple[float, float]:
+        heard.extend(sleep._heard)
+        seconds, due = fall_asleep(subscription, sleep)
         waits.append(seconds)
         return seconds, due
 
     monkeypatch.setattr(Subscription, "fall_asleep", note)
     run = consume(lambda message: None, locked=True, max_workers=1, max_fetch_interval=30)
     until(lambda: waits and waits[-1] > 1 and listeners() == 1)
-    asleep = len(notified)
+    asleep = len(waits)
+    heard.clear()
     committed_orders.send(1)
+    [(sender,)] = run_sql("SELECT pg_backend_pid()")
 
-    until(lambda: run.subscription.counts.completed == 1 and len(notified) > asleep)
+    until(lambda: run.subscription.counts.completed == 1 and len(waits) > asleep)
 
-    assert notified[asleep] is True
+    assert heard == [sender]
 
 
 def test_a_wake_up_between_a_loops_wait_and_its_next_tick_ends_the_next_wait():
@@ -519,13 +522,13 @@ def test_a_wake_up_between_a_loops_wait_and_its_next_tick_ends_the_next_wait():
 
         def __init__(self) -> None:
             super().__init__("once", awake=LateEvent())
-            self.woken: list[bool] = []
+            self.ticks = 0
 
         def tick(self) -> float:
-            self.woken.append(self._woken)
-            if len(self.woken) == 3:
+            self.ticks += 1
+            if self.ticks == 3:
                 self.stop()
-            return 0.0 if len(self.woken) == 1 else 30.0
+            return 0.0 if self.ticks == 1 else 30.0
 
     class LateEvent(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
@@ -538,7 +541,7 @@ def test_a_wake_up_between_a_loops_wait_and_its_next_tick_ends_the_next_wait():
     loop.start()
     loop.join(10)
 
-    assert loop.woken == [False, False, True]
+    assert loop.ticks == 3
 
 
 def test_a_locked_row_that_is_overdue_is_not_polled_without_rest(

@@ -104,7 +104,7 @@ def _poll(
     if taken or qty == 0 or time.monotonic() >= deadline:
         return taken
     with _listening(queue.runner):
-        sleep, notified = Sleep(), False
+        sleep = Sleep()
         while True:
             before, taken = taken, read()
             taken.add_ended(before)
@@ -113,9 +113,8 @@ def _poll(
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 break
-            seconds, _ = sleep.begin(queue, interval, notified=notified)
-            if notified := _wait(queue, min(remaining, seconds)):
-                sleep.wait = 0.0
+            seconds, _ = sleep.begin(queue, interval)
+            _wait(queue, min(remaining, seconds), sleep)
     return taken
 
 
@@ -131,16 +130,18 @@ def _listening(runner: Runner) -> Iterator[None]:
             runner.session.execute(f"UNLISTEN {CHANNEL}")
 
 
-def _wait(queue: OpenQueue, seconds: float) -> bool:
-    """Wait up to ``seconds`` for a notification. Returns whether one came."""
+def _wait(queue: OpenQueue, seconds: float, sleep: Sleep) -> None:
+    """Wait up to ``seconds`` for a notification."""
     runner = queue.runner
     if not runner.alone:
         # No notification arrives inside a test's transaction.
         time.sleep(seconds)
-        return False
+        return
     with runner.errors:
-        notices = runner.session.notifies(timeout=seconds)
-        return any(notice.payload == queue.name for notice in notices)
+        for notice in runner.session.notifies(timeout=seconds):
+            if notice.payload == queue.name:
+                sleep.hear(notice.pid)
+                return
 
 
 def _seconds(value: Any, name: str) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django_pgqueue.engine import arguments
@@ -395,17 +395,21 @@ def next_due(queue: OpenQueue) -> float:
     return float("inf") if seconds is None else max(seconds, NOW)
 
 
-def fall_asleep(queue: OpenQueue, *, notified: bool, doubt: int | None) -> tuple[float, int | None]:
+def fall_asleep(
+    queue: OpenQueue, *, heard: Iterable[int] | None, doubt: int | None
+) -> tuple[float, int | None]:
     """Let the next send notify. For a reader that found too few messages and listens.
 
     Returns the seconds until the next message is due, zero or less if one is ready or due now; and
     a doubt, if a message may still come without a notification. Poll soon then.
 
     Arguments:
-        notified: whether a notification has come since the last call; True at the first.
+        heard: the process ids of the sessions whose notifications have come since the last call.
+            None at the first call, and if notifications may have been missed.
         doubt: what the last call returned; 0 at the first.
     """
-    [(due, doubt)] = queue.run("read/fall_asleep", {"notified": notified, "doubt": doubt})
+    sessions = None if heard is None else arguments.array(pid & 0xFFFF for pid in heard)
+    [(due, doubt)] = queue.run("read/fall_asleep", {"heard": sessions, "doubt": doubt})
     return float("inf") if due is None else due, doubt
 
 

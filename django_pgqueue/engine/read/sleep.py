@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.read.reading import fall_asleep, next_due
@@ -24,11 +25,20 @@ class Sleep:
         #: The last wait, in seconds. Set it to 0 when there may be messages: the waits begin anew.
         self.wait = 0.0
         self._doubt: int | None = 0
+        #: The sessions whose notifications came since the last call; None: some may be missed.
+        self._heard: deque[int | None] = deque(maxlen=1000)
         #: The seconds until the next message was due, at the last call.
         self._due = float("inf")
 
+    def hear(self, session: int | None) -> None:
+        """Count a notification from the session with this process id. Any thread may call it.
+        None: notifications may have been missed.
+        """
+        self._heard.append(session)
+        self.wait = 0.0
+
     def begin(
-        self, queue: OpenQueue, longest: float, *, notified: bool, listening: bool = True
+        self, queue: OpenQueue, longest: float, *, listening: bool = True
     ) -> tuple[float, float]:
         """Return the seconds until the next read, and until the next message is due;
         the latter is zero or less if one is due now, and infinity if there is none.
@@ -38,16 +48,19 @@ class Sleep:
 
         Arguments:
             longest: the longest wait, in seconds.
-            notified: whether a notification has come since the last call.
             listening: whether notifications arrive. If not, waits are short.
 
         Raises QueueNotFound.
         """
-        before, doubt, last = self.wait, self._doubt, self._due
+        # Another thread may append meanwhile: what is not popped here counts at the next call.
+        heard = [self._heard.popleft() for _ in range(len(self._heard))]
+        before, doubt, last = 0.0 if heard else self.wait, self._doubt, self._due
         self._doubt = 0  # if the call fails, it may have changed the sequence
         if listening:
             # A notification may have come before the first call, when the reader did not listen.
-            due, doubt = fall_asleep(queue, notified=notified or doubt == 0, doubt=doubt)
+            sessions = {each for each in heard if each is not None}
+            missed = doubt == 0 or None in heard
+            due, doubt = fall_asleep(queue, heard=None if missed else sessions, doubt=doubt)
             self._doubt = doubt
         else:
             due = next_due(queue)

@@ -361,8 +361,8 @@ OPERATIONS: dict[str, tuple[Callable[[BoundQueue], Any], Callable[[BoundQueue, A
         lambda q, found: BoundQueue(found).next_due(),
     ),
     "fall_asleep": (
-        lambda q: fall_asleep(opened(q), notified=True, doubt=None),  # plans its statements
-        lambda q, _: fall_asleep(opened(q), notified=True, doubt=None),
+        lambda q: fall_asleep(opened(q), heard=None, doubt=None),  # plans its statements
+        lambda q, _: fall_asleep(opened(q), heard=None, doubt=None),
     ),
     "delete_by_the_orm": (
         some_ids,
