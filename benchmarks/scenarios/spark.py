@@ -297,19 +297,19 @@ ALL_TABLES = {"archive": "pgqueue_archive", "message": "pgqueue_message"}
 
 
 @scenario(
-    "Roll up the archive, in a warm session",
+    "Roll up the archive",
     unit="s",
     baseline="plain SQL",
     goals=(Goal("ours", "plain SQL", at_most=1.5),),
 )
 def spark_rollup(bench: Any) -> dict[str, Measure]:
-    """Roll up everything; the baseline does most of the same work in PostgreSQL."""
+    """Roll up everything; the baseline does most of the same work."""
     from pyspark_pgqueue.jobs.rollup import rollup
 
     _, _, tables = history(bench)
 
     def ours() -> float:
-        return seconds(lambda: rollup(session(), url(), every=True))
+        return seconds(lambda: rollup(url(), every=True))
 
     ours()
     plain = PLAIN_ROLLUP.format_map(tables)
@@ -332,7 +332,7 @@ SHAPES = {
     unit="µs, read",
 )
 def spark_growth(bench: Any) -> dict[str, Measure]:
-    """Reads with bodies, exports and full roll-ups: from tables, from a lake, with SQL."""
+    """Reads with bodies, exports and full roll-ups, and SQL for most of a roll-up."""
     from pyspark_pgqueue.jobs.export import export
     from pyspark_pgqueue.jobs.rollup import rollup
 
@@ -349,15 +349,14 @@ def spark_growth(bench: Any) -> dict[str, Measure]:
         steps: dict[str, Callable[[], Any]] = {
             "read": frame.write.format("noop").mode("overwrite").save,
             "exported": lambda: export(session(), url(), lake),
-            "rolled up": lambda: rollup(session(), url(), every=True),
-            "from the lake": lambda: rollup(session(), url(), every=True, lake=lake),
+            "rolled up": lambda: rollup(url(), every=True),
             "by plain SQL": lambda: bench.sql(PLAIN_ROLLUP.format_map(ALL_TABLES)),
         }
         found = {f"µs, {step}": 1e6 * seconds(action) / rows for step, action in steps.items()}
         for _ in range(2):
             # Simulates hours passing: the second roll-up finds a run from before its span.
             bench.sql("UPDATE pgqueue_rollup_run SET started_at = started_at - interval '2 hours'")
-            found["s, nothing new"] = seconds(lambda: rollup(session(), url()))
+            found["s, nothing new"] = seconds(lambda: rollup(url()))
         for name in names:
             bench.drop(name)
         return found
@@ -441,7 +440,7 @@ def spark_write(bench: Any) -> dict[str, Measure]:
     return {"ours": ours, "bare COPY into the queue": bare}
 
 
-STEPS = ("read", "stream", "consume", "export", "roll up", "write")
+STEPS = ("read", "stream", "consume", "export", "write")
 #: Seconds until an idle process has ended: Spark looks each minute for those of the last minute.
 IDLE = 150
 
@@ -484,7 +483,6 @@ def spark_memory(bench: Any) -> dict[str, Measure]:
 def print_memory(step: str, name: str, copies: str, lake: str) -> None:
     """Run a step. Print as JSON the most memory that Python held meanwhile, and holds when idle."""
     from pyspark_pgqueue.jobs.export import export
-    from pyspark_pgqueue.jobs.rollup import rollup
     from pyspark_pgqueue.session import local_session
 
     spark = local_session("memory", cores=2, memory="512m")
@@ -502,7 +500,6 @@ def print_memory(step: str, name: str, copies: str, lake: str) -> None:
         "stream": lambda: stream(subscribe=name, maxOffsetsPerTrigger="100000"),
         "consume": lambda: stream(subscribe=copies, mode="consume"),
         "export": lambda: export(spark, url(), lake),
-        "roll up": lambda: rollup(spark, url(), every=True, lake=lake),
         "write": written.save,
     }
     most: dict[str, float] = {}
