@@ -16,9 +16,11 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from django_pgqueue.embedded.server import EmbeddedServer
+from tests.ports import free_port
 
 # Few checkpoints: each makes the server log whole pages again, at the expense of one contestant.
 SETTINGS = {
+    "listen_addresses": "127.0.0.1",
     "shared_buffers": "1GB",
     "max_wal_size": "16GB",
     "checkpoint_timeout": "1h",
@@ -53,11 +55,15 @@ def server() -> Iterator[dict[str, Any]]:
             "dbname": given.get("dbname", "postgres"),
         }
         return
+
+    class Server(EmbeddedServer):
+        port = free_port()  # Java's driver connects to no socket
+
     # A short path, since the path of a socket is limited.
     directory = Path(tempfile.mkdtemp(prefix="pgqueue-benchmark-"))
     directory.chmod(0o755)
     try:
-        with EmbeddedServer(directory, settings=SETTINGS) as embedded:
+        with Server(directory, settings=SETTINGS) as embedded:
             yield {**conninfo_to_dict(embedded.url()), "password": ""}
     finally:
         shutil.rmtree(directory, ignore_errors=True)

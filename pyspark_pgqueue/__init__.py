@@ -10,7 +10,7 @@ data_source  the data source ``pgqueue``, which creates readers and writers
 session      a local session; java finds its Java, daemon shares memory between Python workers
 cli          the jobs' arguments, for ``manage.py`` and ``python -m pyspark_pgqueue``
 jobs/        export, replay and load, verify, rollup: a module each
-rollup/      the statistics of a roll-up, counted by PostgreSQL and by Spark
+rollup/      the statistics of a roll-up, counted by PostgreSQL
 lake/        a lake's files and stores, its rows in the database, its Iceberg table
 consume/     a queue as a stream, with the engine of django_pgqueue
 sink/        batch and streaming writes, each row once

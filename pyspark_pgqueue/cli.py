@@ -27,6 +27,8 @@ DIFFERS = 3
 def arguments(job: str, parser: Any) -> None:
     """Add a job's arguments to a parser."""
     JOBS[job].add_arguments(parser)
+    if not JOBS[job].needs_spark:
+        return
     parser.add_argument("--cores", type=int, help="cores of this machine to use (default: all)")
     parser.add_argument("--memory", default="1g", help="memory of the JVM (default: %(default)s)")
 
@@ -61,19 +63,11 @@ def run(
 
 def _run(job: str, url: str, options: dict[str, Any], tell: Callable[[str], None], bar: Bar) -> int:
     # The session is created first: it checks for the packages that the jobs' modules import.
-    spark = local_session(
-        f"pgqueue {job}",
-        cores=options.get("cores"),
-        memory=options.get("memory") or "1g",
-        is_quiet=not options.get("traceback"),
-    )
-    import_module("pyspark_pgqueue.jobs.executors").check(spark)
+    given: list[Any] = [_session(job, options), url] if JOBS[job].needs_spark else [url]
     function = getattr(import_module(f"pyspark_pgqueue.jobs.{_MODULES.get(job, job)}"), job)
-    given = {**options, "tell": bar.say, "progress": bar}
+    known = {**options, "tell": bar.say, "progress": bar}
     taken = inspect.signature(function).parameters
-    result = function(
-        spark, url, **{k: v for k, v in given.items() if k in taken and v is not None}
-    )
+    result = function(*given, **{k: v for k, v in known.items() if k in taken and v is not None})
     bar.clear()
     if job == "verify":
         for finding in result:
@@ -83,6 +77,17 @@ def _run(job: str, url: str, options: dict[str, Any], tell: Callable[[str], None
         return 0 if all(finding.agrees for finding in result) else DIFFERS
     tell(str(result))
     return 0
+
+
+def _session(job: str, options: dict[str, Any]) -> Any:
+    spark = local_session(
+        f"pgqueue {job}",
+        cores=options.get("cores"),
+        memory=options.get("memory") or "1g",
+        is_quiet=not options.get("traceback"),
+    )
+    import_module("pyspark_pgqueue.jobs.executors").check(spark)
+    return spark
 
 
 def _export(parser: Any) -> None:
@@ -149,11 +154,6 @@ def _rollup(parser: Any) -> None:
         help="compute spans up to this time, in ISO 8601 (default: now)",
     )
     parser.add_argument("--every", action="store_true", help="recompute every span")
-    parser.add_argument(
-        "--lake",
-        metavar="PATH",
-        help="count spans with Spark in this lake, as far as it has them completely",
-    )
 
 
 def _sending(parser: Any) -> None:
@@ -196,6 +196,7 @@ class Job(NamedTuple):
     help: str
     #: What an interruption left behind.
     after: str
+    needs_spark: bool = True
 
 
 JOBS = {
@@ -208,6 +209,7 @@ JOBS = {
         _rollup,
         "Compute the roll-ups: statistics by queue and time span, for the admin's charts.",
         "No roll-up was changed. Run the job again.",
+        needs_spark=False,
     ),
     "replay": Job(
         _replay,

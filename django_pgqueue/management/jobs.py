@@ -1,4 +1,4 @@
-"""The base of the commands that run Spark jobs on one of Django's databases."""
+"""The base of the commands that run jobs of pyspark_pgqueue on one of Django's databases."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run_job(job: str, alias: str, options: dict[str, Any], command: BaseCommand)
 
 
 class JobCommand(BaseCommand):
-    """The base of a command that runs the Spark job named ``job``."""
+    """The base of a command that runs the job named ``job``."""
 
     job: str
 

@@ -7,18 +7,17 @@ credentials that exports use.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
-from pyarrow import fs
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.lake.files import DATA, rows_of
-from pyspark_pgqueue.lake.stores import Store, address, explained, key_of, open_at
+from pyspark_pgqueue.lake.stores import address, explained, open_at
 from pyspark_pgqueue.source.arrow import arrow_schema
 from pyspark_pgqueue.source.columns import ARCHIVE, of_lake
 from pyspark_pgqueue.source.landing import Landing
@@ -27,14 +26,11 @@ _SPARKS_OWN = {"file", "hdfs", "viewfs"}
 #: Bytes of files in one task; a larger file has a task of its own.
 _TASK = 64 * 1024 * 1024
 
-Days = tuple[dt.date, dt.date]
 
-
-def read(spark: Any, path: str, names: Iterable[str] = (), days: Days | None = None) -> Any:
+def read(spark: Any, path: str, names: Iterable[str] = ()) -> Any:
     """Return a lake's messages as a DataFrame.
 
-    ``names`` selects columns. ``days`` selects the messages that ended from its first day to its
-    last. By default, all columns and messages are returned.
+    ``names`` selects columns. By default, all are returned.
 
     >>> read(spark, "s3://bucket/lake").where("state = 'FAILED'").count()
     12
@@ -54,22 +50,8 @@ def read(spark: Any, path: str, names: Iterable[str] = (), days: Days | None = N
     # An explicit schema: Spark would infer a number for a queue named 007.
     schema = of_lake(names or ARCHIVE)
     if "://" not in path or path.partition("://")[0] in _SPARKS_OWN:
-        rows = spark.read.schema(schema).parquet(f"{path}/{DATA}")
-    else:
-        options = {} if days is None else {"first": str(days[0]), "last": str(days[1])}
-        rows = spark.read.format("pgqueue").schema(schema).options(**options).load(path)
-    return rows if days is None else rows.where(f"date BETWEEN '{days[0]}' AND '{days[1]}'")
-
-
-def size(path: str, days: Days | None = None) -> int:
-    """The size of a lake's files in bytes, of these days or of all."""
-    return sum(info.size for info in _files(open_at(path), *map(str, days or ())))
-
-
-def _files(store: Store, first: str = "", last: str = "9999") -> list[fs.FileInfo]:
-    by_directory = store.files(DATA).items()
-    chosen = [infos for place, infos in by_directory if first <= key_of(place, "date") <= last]
-    return [info for infos in chosen for info in infos]
+        return spark.read.schema(schema).parquet(f"{path}/{DATA}")
+    return spark.read.format("pgqueue").schema(schema).load(path)
 
 
 class LakeReader(Landing, DataSourceReader):
@@ -77,13 +59,12 @@ class LakeReader(Landing, DataSourceReader):
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self.path, self.schema = options["path"], schema
-        self.days = [options[name] for name in ("first", "last") if name in options]
 
     def partitions(self) -> Sequence[InputPartition]:
         store = open_at(self.path)
         tasks: list[list[str]] = []
         size = 0
-        for info in _files(store, *self.days):
+        for info in chain.from_iterable(store.files(DATA).values()):
             if not tasks or size + info.size > _TASK:
                 tasks.append([])
                 size = 0

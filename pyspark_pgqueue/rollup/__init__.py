@@ -1,1 +1,1 @@
-"""The statistics of a roll-up, and how PostgreSQL and Spark count them."""
+"""The statistics of a roll-up, and how PostgreSQL counts them."""

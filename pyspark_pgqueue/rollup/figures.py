@@ -1,4 +1,4 @@
-"""Merges the figures of a roll-up that come from the database and from a lake."""
+"""Merges the figures of a roll-up into rows, one for each queue and span."""
 
 from __future__ import annotations
 
@@ -41,15 +41,10 @@ class Removed(NamedTuple):
     #: When the first remaining message ended, in seconds since 1970. If none remains: when messages
     #: were last removed.
     first: float
-    is_dropped: bool
 
 
 class Figures:
-    """Figures by queue and bucket.
-
-    Sent messages are counted in the database and in the lake, and both counts are added. All
-    messages that ended in a bucket are counted in only one of the two.
-    """
+    """Figures by queue and bucket. Counts of sent messages, live and archived, are added."""
 
     def __init__(self, seconds: int, start: int, end: int) -> None:
         self.seconds, self.start, self.end = seconds, start, end
@@ -59,8 +54,6 @@ class Figures:
         self.dead: dict[Key, int] = defaultdict(int)
         #: For queues with removed messages: their first complete span.
         self.whole: dict[str, int] = {}
-        #: The queues in ``whole`` that still exist: a lake may have their removed messages.
-        self.pruned: set[str] = set()
 
     def leave_out(self, removed: Sequence[Removed], reached: int) -> None:
         """Keep the existing roll-ups of spans from which messages were removed.
@@ -70,16 +63,6 @@ class Figures:
         for each in removed:
             whole = min(self._after(each.first), reached)
             self.whole[each.queue] = max(self.whole.get(each.queue, 0), whole)
-        dropped = {each.queue for each in removed if each.is_dropped}
-        self.pruned = {each.queue for each in removed} - dropped
-
-    def take_from_lake(self, queue: str, first: float) -> None:
-        """Count earlier spans of a queue too: a lake has its removed messages.
-
-        ``first`` is the time at which the queue's first message in the lake ended.
-        """
-        if queue in self.pruned:
-            self.whole[queue] = min(self.whole[queue], self._after(first))
 
     def _after(self, at: float) -> int:
         """The first span that begins after a time."""

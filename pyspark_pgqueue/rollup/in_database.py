@@ -1,4 +1,4 @@
-"""The database's part of a roll-up: one statement per queue, all in one snapshot.
+"""Counts the messages of a roll-up: one statement per queue, all in one snapshot.
 
 PostgreSQL aggregates, so only figures leave the server.
 """
@@ -16,7 +16,6 @@ import psycopg
 from psycopg import sql
 
 from django_pgqueue.engine.names import table_names
-from pyspark_pgqueue.rollup import statistics
 from pyspark_pgqueue.rollup.figures import Figures, Removed, moment
 from pyspark_pgqueue.rollup.statistics import (
     FREQUENT,
@@ -26,7 +25,9 @@ from pyspark_pgqueue.rollup.statistics import (
     TIMES,
     WORST,
     Frequent,
+    Time,
     Worst,
+    bin_of,
 )
 from pyspark_pgqueue.source import database
 
@@ -63,13 +64,17 @@ def _statement() -> str:
     Percentiles need each span's times sorted. The other figures are computed from counts of rows by
     value.
     """
-    parts = statistics.parts(
-        _BUCKET.format, lambda start, end: f"date_part('epoch', {end} - {start})", rare=False
-    )
+    parts = {
+        "bucket": _BUCKET.format("archived_at"),
+        "sent_bucket": _BUCKET.format("enqueued_at"),
+        **SUMS,
+        **{name: _length(time) for name, time in TIMES.items()},
+        **{name: each.value for name, each in FREQUENT.items() if not each.is_rare},
+    }
     bins = [f"{name}_bin" for name in TIMES]
     totals = {name: time.total for name, time in TIMES.items() if time.total}
     values = ", ".join(["bucket", "sent_bucket", *SUMS, *bins])
-    computed = _list("{1} AS {0}_bin", {name: statistics.bin_of(name) for name in TIMES})
+    computed = _list("{1} AS {0}_bin", {name: bin_of(name) for name in TIMES})
     percentiles = "percentile_cont(%(parts)s::float8[]) WITHIN GROUP (ORDER BY {0}) AS {0}"
     others = [
         *(_frequent(name, each) for name, each in FREQUENT.items()),
@@ -77,7 +82,7 @@ def _statement() -> str:
     ]
     return f"""
 WITH ended AS MATERIALIZED (
-    SELECT {", ".join(parts)} FROM {_ROWS}
+    SELECT {_list("{1} AS {0}", parts)} FROM {_ROWS}
 ),
 counted AS MATERIALIZED (
     SELECT {values}, count(*) AS count, {_list("sum({0}) AS {1}", totals)}
@@ -104,6 +109,12 @@ GROUP BY kind, bucket
 UNION ALL
 {" UNION ALL ".join(others)}
 """
+
+
+def _length(time: Time) -> str:
+    """SQL for a message's time in seconds; NULL if it does not have this time."""
+    length = f"date_part('epoch', {time.end} - {time.start})"
+    return f"CASE WHEN {time.exists} THEN greatest({length}, 0) END"
 
 
 def _list(text: str, found: Iterable[str] | Mapping[str, str]) -> str:
@@ -280,7 +291,7 @@ def removed(connection: psycopg.Connection[Any]) -> list[Removed]:
     rows = connection.execute(
         """
         SELECT coalesce(q.name, p.dropped),
-               extract(epoch FROM coalesce(a.first_at, p.purged_at))::float8, q.id IS NULL
+               extract(epoch FROM coalesce(a.first_at, p.purged_at))::float8
         FROM pgqueue_purge_mark p
         LEFT JOIN pgqueue_queue q ON q.id = p.queue_id
         CROSS JOIN LATERAL (SELECT min(archived_at) AS first_at

@@ -1,7 +1,7 @@
-"""The statistics of a roll-up, each defined once, for PostgreSQL and for Spark.
+"""The statistics of a roll-up.
 
-The SQL is valid in both. It names the columns of a message that ended: those of the archive, with
-``scheduled_at`` and ``group_key``. What the two write differently is passed to :func:`parts`.
+The SQL names the columns of a message that ended: those of the archive, with ``scheduled_at`` and
+``group_key``.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Frequent(NamedTuple):
     value: str
     #: Returns the columns, given the number of values, and the most frequent with their counts.
     columns: Callable[[int, list[tuple[str, int]]], dict[str, Any]]
-    #: Whether only few messages have the value, and all of its columns are in the archive:
-    #: PostgreSQL then reads it separately, so that the intermediate rows stay narrow.
+    #: Whether only few messages have the value, and all of its columns are in the archive: it is
+    #: then read separately, so that the intermediate rows stay narrow.
     is_rare: bool = False
 
 
@@ -100,24 +100,6 @@ COLUMNS: dict[str, Any] = {
     "top_errors": [],
     **{name: [] for name in WORST},
 }
-
-
-def parts(
-    bucket: Callable[[str], str], seconds: Callable[[str, str], str], *, rare: bool
-) -> list[str]:
-    """Return the SELECT list of a message's part in each statistic.
-
-    Arguments:
-        bucket: SQL for the number of the span that contains a time.
-        seconds: SQL for the seconds from one time to another.
-        rare: whether to include rare values.
-    """
-    found = {"bucket": bucket("archived_at"), "sent_bucket": bucket("enqueued_at"), **SUMS}
-    for name, time in TIMES.items():
-        length = seconds(time.start, time.end)
-        found[name] = f"CASE WHEN {time.exists} THEN greatest({length}, 0) END"
-    found |= {name: each.value for name, each in FREQUENT.items() if rare or not each.is_rare}
-    return [f"{text} AS {name}" for name, text in found.items()]
 
 
 def bin_of(time: str) -> str:

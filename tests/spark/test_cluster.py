@@ -99,7 +99,7 @@ def test_every_module_imports_without_django(machine: dict[str, str]) -> None:
 
     run(["-c", f"{code}; assert DefaultSource.name() == 'pgqueue'"], machine)
 
-    for name in ("source.options", "sink.staging", "jobs.export", "rollup.in_lake"):
+    for name in ("source.options", "sink.staging", "jobs.export", "rollup.in_database"):
         assert f"pyspark_pgqueue.{name}" in modules
 
 

@@ -37,7 +37,7 @@ def test_role_reads_writes_consumes_and_runs_the_jobs(
     writer = rows.selectExpr("body", "'k' || id AS unique_key").write.format("pgqueue")
     writer.mode("append").options(url=restricted, queue="copies").save()
     assert export(spark, restricted, lake).rows == 3
-    rollup(spark, restricted, lake=lake)
+    rollup(restricted)
     assert {finding.agrees for finding in verify(spark, restricted, lake)} == {True}
 
     options = {"url": restricted, "mode": "consume", "subscribe": "copies"}
@@ -64,4 +64,4 @@ def test_analyst_reads_and_does_not_write(
 
     assert rows.count() == 3
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        rollup(None, restricted)
+        rollup(restricted)

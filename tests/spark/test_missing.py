@@ -11,12 +11,14 @@ from types import ModuleType
 import pytest
 from django.core.management import CommandError, call_command
 
+from django_pgqueue.management.jobs import url_of
+from django_pgqueue.models import RollupRun
 from pyspark_pgqueue import java
 
+ABSENT = "for name in ('pyspark', 'pyarrow', 'adbc_driver_postgresql'): sys.modules[name] = None\n"
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = [
     ("pgqueue_export", ["/nowhere"]),
-    ("pgqueue_rollup", []),
     ("pgqueue_verify", ["/nowhere"]),
     ("pgqueue_replay", ["--lake", "/nowhere", "--yes"]),
     ("pgqueue_load", ["/nowhere", "--to", "orders"]),
@@ -52,7 +54,7 @@ def test_command_says_how_to_install_java(
     monkeypatch.delenv("JAVA_HOME", raising=False)
 
     with pytest.raises(CommandError, match="apt-get install default-jre-headless"):
-        call_command("pgqueue_rollup")
+        call_command("pgqueue_verify", "/nowhere")
 
 
 def test_java_that_is_too_old_is_named(
@@ -90,8 +92,7 @@ def test_java_of_a_wheel_is_called_without_the_module_that_it_lacks(
 
 def test_package_and_its_commands_import_without_spark() -> None:
     code = (
-        "import sys\n"
-        "for name in ('pyspark', 'pyarrow', 'adbc_driver_postgresql'): sys.modules[name] = None\n"
+        f"import sys\n{ABSENT}"
         "import os; os.environ['DJANGO_SETTINGS_MODULE'] = 'tests.settings'\n"
         "os.environ['DATABASE_URL'] = 'postgres:///unused'\n"
         "import django; django.setup()\n"
@@ -103,3 +104,17 @@ def test_package_and_its_commands_import_without_spark() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stderr
+
+
+def test_rollup_needs_no_spark(committed: None) -> None:
+    code = f"import sys\n{ABSENT}from pyspark_pgqueue.__main__ import main; sys.exit(main())"
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, "rollup", "--url", url_of("default")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.stdout.startswith("0 roll-ups computed"), done.stderr
+    RollupRun.objects.get().delete()

@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_rollup``: run the roll-up job on a local Spark session."""
+"""``manage.py pgqueue_rollup``: run the roll-up job."""
 
 from __future__ import annotations
 

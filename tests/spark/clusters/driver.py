@@ -79,7 +79,6 @@ def jobs(spark: Any) -> dict[str, int]:
     """Run the jobs; returns a read's rows. The jobs' results are in the database and the lake."""
     from pyspark_pgqueue.jobs.export import export
     from pyspark_pgqueue.jobs.replay import replay
-    from pyspark_pgqueue.jobs.rollup import rollup
 
     options = {"subscribe": "history", "maxRecordsPerPartition": "500"}
 
@@ -93,7 +92,6 @@ def jobs(spark: Any) -> dict[str, int]:
     found = [row.body for row in started(lambda: rows().collect())]
     started(write)
     started(lambda: export(spark, URL, lake, queues=(), rows_per_task=500))
-    started(lambda: rollup(spark, URL, lake=lake))
     started(lambda: replay(spark, URL, lake, queue="history", to="replayed", replay_id="cluster"))
     return {"read": len(found), "distinct": len(set(found))}
 

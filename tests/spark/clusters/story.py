@@ -1,4 +1,4 @@
-"""The same test on every kind of cluster: read, write, stream, consume, export, roll up and replay,
+"""The same test on every kind of cluster: read, write, stream, consume, export and replay,
 while an executor and then the driver are killed. Counts what arrives.
 """
 
@@ -176,7 +176,7 @@ def missing(kind: str) -> list[str]:
 def play(kind: str, url: str, folder: Path) -> list[Outcome]:
     """Run the test on one kind of cluster; returns each check's outcome. Leaves no row behind."""
     # Imported late: drivers and the command set up Django themselves.
-    from django_pgqueue.models import Lake, Message, Rollup, RollupRun
+    from django_pgqueue.models import Lake, Message
 
     folder.mkdir()
     for name in QUEUES:
@@ -194,8 +194,7 @@ def play(kind: str, url: str, folder: Path) -> list[Outcome]:
     finally:
         for name in QUEUES:
             Message.objects.drop_queue(name)
-        for model in (Lake, Rollup, RollupRun):
-            model.objects.all().delete()
+        Lake.objects.all().delete()
         with psycopg.connect(url) as connection:
             # A killed task may leave staged rows, and a stream leaves its written batches.
             connection.execute("DELETE FROM pgqueue_staging")
@@ -216,7 +215,6 @@ def _play_on(running: Cluster, url: str) -> list[Outcome]:
             _in_queue(connection, "stream of the archive", "streamed", kills),
             _consumed(connection, taken, kills),
             _in_lake(running.folder / "lake"),
-            _rolled_up(connection),
             _in_queue(connection, "replay", "replayed"),
         ]
 
@@ -311,11 +309,3 @@ def _in_lake(lake: Path) -> Outcome:
     ids = dataset.dataset(lake / "archive" / "queue=history").to_table(["id"])["id"]
     distinct = len(ids.unique())
     return Outcome("export", ROWS, distinct, len(ids) - distinct)
-
-
-def _rolled_up(connection: psycopg.Connection[Any]) -> Outcome:
-    row = connection.execute(
-        "SELECT coalesce(sum(completed), 0) FROM pgqueue_rollup WHERE queue_name = 'history'"
-    ).fetchone()
-    assert row is not None
-    return Outcome("roll-up", ROWS, min(int(row[0]), ROWS), max(int(row[0]) - ROWS, 0))

@@ -364,7 +364,7 @@ def test_archive_that_came_with_a_dump_is_refused_by_all_that_read_it(
     with pytest.raises(ServerChanged, match="restored from a dump"):
         export_at_once(spark, url, lake)
     with pytest.raises(ServerChanged, match="restored from a dump"):
-        rollup(spark, url)
+        rollup(url)
     with pytest.raises(Exception, match="restored from a dump"):
         spark.read.format("pgqueue").options(url=url).load().collect()
     with pytest.raises(Exception, match="restored from a dump"):

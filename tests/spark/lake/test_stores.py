@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from django_pgqueue.models import ExportRun, Lake, Rollup
+from django_pgqueue.models import ExportRun, Lake
 from pyspark_pgqueue.errors import InvalidOption, LakeDiffers
 from pyspark_pgqueue.jobs import executors
 from pyspark_pgqueue.jobs.replay import replay
-from pyspark_pgqueue.jobs.rollup import rollup
 from pyspark_pgqueue.jobs.verify import verify
 from pyspark_pgqueue.lake import files, stores
 from pyspark_pgqueue.source.stream import ArchiveStream
@@ -95,8 +94,6 @@ def test_lake_on_s3_does_what_a_directory_does(
     assert Lake.objects.get().path == lake
     assert [finding.agrees for finding in verify(spark, url, lake)] == [True, True]
     assert replay(spark, url, lake, queue="007", dry_run=True).rows == 25
-    rollup(spark, url, lake=lake)
-    assert sum(Rollup.objects.values_list("completed", flat=True)) == 25
 
 
 def test_run_on_s3_appears_as_it_is_published_and_not_before(

@@ -22,12 +22,11 @@ from django_pgqueue.models import (
     RollupRun,
     queue,
 )
-from pyspark_pgqueue.errors import InvalidOption, ServerChanged
+from pyspark_pgqueue.errors import ServerChanged
 from pyspark_pgqueue.jobs.rollup import _first_xid, rollup
 from pyspark_pgqueue.rollup.in_database import first_bucket
 from pyspark_pgqueue.source import database
 from tests.actors import Actor, begin, call, commit
-from tests.spark.conftest import export
 from tests.waiting import until
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -91,12 +90,12 @@ def hours(**conditions: Any) -> list[Rollup]:
 
 
 def test_rollups_are_what_plain_sql_says(
-    spark: Any, url: str, history: Callable[[str, int], Queue], sql: Sql
+    url: str, history: Callable[[str, int], Queue], sql: Sql
 ) -> None:
     queue = history("orders", 700)
     history("mails", 50)
 
-    rollup(spark, url, to_at=dt.datetime(2026, 1, 6, 12, tzinfo=dt.timezone.utc))
+    rollup(url, to_at=dt.datetime(2026, 1, 6, 12, tzinfo=dt.timezone.utc))
 
     found = hours(queue_name="orders")
     ended = {row.bucket: row for row in found if row.completed or row.failed}
@@ -120,12 +119,12 @@ def test_rollups_are_what_plain_sql_says(
 
 
 def test_sent_and_backlog_are_what_plain_sql_says(
-    spark: Any, url: str, history: Callable[[str, int], Queue], sql: Sql
+    url: str, history: Callable[[str, int], Queue], sql: Sql
 ) -> None:
     queue = history("orders", 400)
     Message.objects.send_batch("orders", [1, 2, 3])
 
-    rollup(spark, url)
+    rollup(url)
 
     found = hours(queue_name="orders")
     assert sum(row.sent for row in found) == 403
@@ -143,11 +142,11 @@ def test_sent_and_backlog_are_what_plain_sql_says(
 
 
 def test_worst_messages_errors_and_groups_are_listed(
-    spark: Any, url: str, history: Callable[[str, int], Queue], sql: Sql
+    url: str, history: Callable[[str, int], Queue], sql: Sql
 ) -> None:
     queue = history("orders", 400)
 
-    rollup(spark, url)
+    rollup(url)
 
     (row,) = [row for row in hours(queue_name="orders") if row.poison][:1]
     end = row.bucket + dt.timedelta(hours=1)
@@ -168,15 +167,15 @@ def test_worst_messages_errors_and_groups_are_listed(
 
 
 def test_spans_that_are_empty_by_now_go_and_others_stay(
-    spark: Any, url: str, history: Callable[[str, int], Queue]
+    url: str, history: Callable[[str, int], Queue]
 ) -> None:
     queue = history("orders", 300)
-    rollup(spark, url)
+    rollup(url)
     first, *others = hours(queue_name="orders", completed__gt=0)
     ArchivedMessage.objects.filter(queue=queue, archived_at__lt=others[0].bucket).delete()
     Message.objects.filter(queue=queue, enqueued_at__lt=others[0].bucket).delete()
 
-    summary = rollup(spark, url, from_at=first.bucket, to_at=first.bucket + dt.timedelta(hours=1))
+    summary = rollup(url, from_at=first.bucket, to_at=first.bucket + dt.timedelta(hours=1))
 
     assert summary.removed == 1
     left = hours(queue_name="orders", completed__gt=0)
@@ -184,14 +183,14 @@ def test_spans_that_are_empty_by_now_go_and_others_stay(
 
 
 def test_next_time_only_what_is_new_is_computed(
-    spark: Any, url: str, history: Callable[[str, int], Queue], finish: Callable[..., list[int]]
+    url: str, history: Callable[[str, int], Queue], finish: Callable[..., list[int]]
 ) -> None:
     history("orders", 200)
-    rollup(spark, url)
+    rollup(url)
     untouched = {row.pk: row.computed_at for row in hours(queue_name="orders", completed__gt=0)}
 
     new = finish("mails", 5)
-    summary = rollup(spark, url)
+    summary = rollup(url)
 
     assert sum(row.completed for row in hours(queue_name="mails")) == len(new)
     assert summary.from_at > dt.datetime(2026, 6, 1, tzinfo=dt.timezone.utc)
@@ -201,7 +200,7 @@ def test_next_time_only_what_is_new_is_computed(
     assert RollupRun.objects.count() == 2
 
 
-def test_retried_are_failed_attempts_that_were_tried_again(spark: Any, url: str) -> None:
+def test_retried_are_failed_attempts_that_were_tried_again(url: str) -> None:
     Message.objects.create_queue("orders")
     orders = queue("orders")
 
@@ -221,7 +220,7 @@ def test_retried_are_failed_attempts_that_were_tried_again(spark: Any, url: str)
     ended = ArchivedMessage.objects.order_by("pk").values_list("attempts", "read_ct")
     assert list(ended) == [(3, 3), (1, 2), (1, 1)]
 
-    rollup(spark, url)
+    rollup(url)
 
     found = hours(queue_name="orders")
     assert sum(row.retried for row in found) == 3
@@ -229,17 +228,12 @@ def test_retried_are_failed_attempts_that_were_tried_again(spark: Any, url: str)
     assert sum(sum(row.runs.values()) for row in found) == 2
 
 
-@pytest.mark.parametrize("in_lake", [False, True])
-def test_expired_messages_have_ended_without_times(
-    spark: Any, url: str, lake: str, in_lake: bool
-) -> None:
+def test_expired_messages_have_ended_without_times(url: str) -> None:
     Message.objects.create_queue("orders")
     Message.objects.send_batch("orders", [1, 2, 3], expires=1e-6)
     Message.objects.read("orders")
-    if in_lake:
-        export(spark, url, lake)
 
-    rollup(spark, url, every=True, **({"lake": lake} if in_lake else {}))
+    rollup(url)
 
     [row] = hours(queue_name="orders")
     assert (row.sent, row.completed, row.failed, row.retried, row.backlog) == (3, 0, 0, 0, 0)
@@ -247,7 +241,7 @@ def test_expired_messages_have_ended_without_times(
     assert (row.waits, row.runs) == ({}, {})
 
 
-def test_dead_letters_count_where_they_came_from(spark: Any, url: str) -> None:
+def test_dead_letters_count_where_they_came_from(url: str) -> None:
     Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue="dead")
     Message.objects.send_batch("orders", [1, 2, 3])
@@ -255,7 +249,7 @@ def test_dead_letters_count_where_they_came_from(spark: Any, url: str) -> None:
     BoundQueue("orders").fail({message.receipt: "no" for message in messages})
     Message.objects.archive("dead", Message.objects.read("dead"))
 
-    rollup(spark, url)
+    rollup(url)
 
     assert sum(row.dead_lettered for row in hours(queue_name="orders")) == 3
     assert sum(row.sent for row in hours(queue_name="dead")) == 3
@@ -263,35 +257,35 @@ def test_dead_letters_count_where_they_came_from(spark: Any, url: str) -> None:
 
 @pytest.mark.parametrize("change", [{"below_xid": 2**50}, {"system": "another"}])
 def test_rollup_of_a_restored_server_is_not_gone_on_with_but_can_be_computed_again(
-    spark: Any, url: str, finish: Callable[..., list[int]], change: dict[str, Any]
+    url: str, finish: Callable[..., list[int]], change: dict[str, Any]
 ) -> None:
     finish("orders", 3)
-    rollup(spark, url)
+    rollup(url)
     RollupRun.objects.update(**change)
 
     with pytest.raises(ServerChanged, match="--every"):
-        rollup(spark, url)
+        rollup(url)
 
-    rollup(spark, url, every=True)
+    rollup(url, every=True)
     assert sum(row.completed for row in hours(queue_name="orders")) == 3
 
 
 def test_sent_counts_what_was_sent_in_a_transaction_that_committed_late(
-    spark: Any, url: str, actor: Actor, sql: Sql
+    url: str, actor: Actor, sql: Sql
 ) -> None:
     Message.objects.create_queue("orders")
     Message.objects.send_batch("orders", [1, 2, 3, 4, 5])
     actor.do(begin)
     actor.do(call, "send_batch", "orders", list(range(60)))
-    rollup(spark, url)
+    rollup(url)
     assert sum(row.sent for row in hours(queue_name="orders")) == 5
     actor.do(commit)
     # As if the first run was a day ago, and the transaction has been open since.
     for table, column in TIMES:
         sql(f"UPDATE {table} SET {column} = {column} - interval '1 day' RETURNING 1")
 
-    rollup(spark, url)
-    rollup(spark, url)
+    rollup(url)
+    rollup(url)
 
     found = hours(queue_name="orders")
     assert sum(row.sent for row in found) == 65
@@ -317,61 +311,11 @@ def almost(row: dict[str, Any]) -> dict[str, Any]:
     return {k: round(v, 6) if isinstance(v, float) else v for k, v in row.items()}
 
 
-def test_lake_and_database_give_the_same_rollups(
-    spark: Any, url: str, lake: str, history: Callable[[str, int], Queue]
-) -> None:
-    history("orders", 500)
-    history("mails", 100)
-    rollup(spark, url)
-    expected = figures()
-    export(spark, url, lake)
-
-    told: list[str] = []
-    rollup(spark, url, every=True, lake=lake, tell=told.append)
-
-    assert any(lake in line for line in told)
-    assert list(map(almost, figures())) == list(map(almost, expected))
-
-
-def test_spans_that_a_lake_has_whole_are_not_read_from_the_database(
-    spark: Any,
-    url: str,
-    lake: str,
-    history: Callable[[str, int], Queue],
-    finish: Callable[..., list[int]],
-    sql: Sql,
-) -> None:
-    queue = history("orders", 300)
-    export(spark, url, lake)
-    new = finish("mails", 5)
-    rollup(spark, url)
-    expected = figures()
-    # The messages are deleted in the database, and remain in the lake.
-    sql("DELETE FROM pgqueue_archive WHERE queue_id = %s RETURNING 1", [queue.pk])
-
-    rollup(spark, url, every=True, lake=lake)
-
-    assert list(map(almost, figures())) == list(map(almost, expected))
-    assert sum(row.completed for row in hours(queue_name="mails")) == len(new)
-
-
-def test_lake_of_some_queues_is_refused(
-    spark: Any, url: str, lake: str, finish: Callable[..., list[int]]
-) -> None:
-    finish("orders", 3)
-    with pytest.raises(InvalidOption, match="Nothing was exported"):
-        rollup(spark, url, lake=lake)
-    export(spark, url, lake, queues=["orders"])
-
-    with pytest.raises(InvalidOption, match="all queues"):
-        rollup(spark, url, lake=lake)
-
-
 def test_next_run_finds_what_is_new_by_its_transaction(
     url: str, history: Callable[[str, int], Queue], finish: Callable[..., list[int]]
 ) -> None:
     history("orders", 300)
-    rollup(None, url)
+    rollup(url)
     finish("mails", 5)
     with psycopg.connect(url, autocommit=True) as connection:
         run = RollupRun.objects.get()
@@ -384,20 +328,6 @@ def test_next_run_finds_what_is_new_by_its_transaction(
         assert abs(first - run.started_at.timestamp()) < 7200
         assert _first_xid(connection, system, now) == run.below_xid
         assert _first_xid(connection, system, run.started_at - dt.timedelta(hours=1)) == 0
-
-
-def test_every_span_is_computed_again_from_a_lake_too(
-    spark: Any, url: str, lake: str, history: Callable[[str, int], Queue], sql: Sql
-) -> None:
-    history("orders", 300)
-    rollup(spark, url)
-    expected = figures()
-    export(spark, url, lake)
-    sql("UPDATE pgqueue_rollup SET completed = 0 RETURNING 1")
-
-    rollup(spark, url, every=True, lake=lake)
-
-    assert list(map(almost, figures())) == list(map(almost, expected))
 
 
 @pytest.fixture
@@ -420,11 +350,11 @@ def kept_for_two_hours(history: Callable[[str, int], Queue], sql: Sql) -> Callab
 def test_rollups_outlive_what_retention_takes_from_one_queue(
     url: str, kept_for_two_hours: Callable[[], None], every: bool
 ) -> None:
-    rollup(None, url)
+    rollup(url)
     expected = figures()
     kept_for_two_hours()
 
-    summary = rollup(None, url, every=every, from_at=None if every else hours()[0].bucket)
+    summary = rollup(url, every=every, from_at=None if every else hours()[0].bucket)
 
     assert summary.removed == 0
 
@@ -434,13 +364,13 @@ def test_rollups_outlive_what_retention_takes_from_one_queue(
 def test_a_first_rollup_after_retention_begins_with_a_whole_span_of_each_queue(
     url: str, kept_for_two_hours: Callable[[], None]
 ) -> None:
-    rollup(None, url, seconds=1800)
+    rollup(url, seconds=1800)
     whole = {(row.queue_name, row.bucket): row.completed for row in hours(completed__gt=0)}
     Rollup.objects.all().delete()
     RollupRun.objects.all().delete()
     kept_for_two_hours()
 
-    rollup(None, url, seconds=1800)
+    rollup(url, seconds=1800)
 
     found = {(row.queue_name, row.bucket): row.completed for row in hours(completed__gt=0)}
     assert found.items() <= whole.items()
@@ -452,18 +382,18 @@ def test_rollups_outlive_a_queue_that_is_dropped_and_made_anew(
     url: str, history: Callable[[str, int], Queue], finish: Callable[..., list[int]]
 ) -> None:
     history("orders", 300)
-    rollup(None, url)
+    rollup(url)
     before = [row for row in figures() if row["completed"]]
     Message.objects.drop_queue("orders")
     finish("mails", 5)
 
-    rollup(None, url, every=True)
+    rollup(url, every=True)
     assert [
         row for row in figures() if row["queue_name"] == "orders" and row["completed"]
     ] == before
 
     finish("orders", 3)
-    rollup(None, url, every=True)
+    rollup(url, every=True)
     assert [row for row in figures() if row["bucket"] <= before[-1]["bucket"]] == before
 
 
@@ -472,61 +402,9 @@ def test_first_rollup_begins_with_the_first_message(
 ) -> None:
     finish("orders", 3)
 
-    summary = rollup(None, url)
+    summary = rollup(url)
 
     assert summary.from_at == RollupRun.objects.get().from_at == hours()[0].bucket
-
-
-def test_counting_in_a_lake_leaves_the_session_as_it_was(
-    spark: Any, url: str, lake: str, finish: Callable[..., list[int]]
-) -> None:
-    finish("orders", 3)
-    export(spark, url, lake)
-    names = ["spark.sql.execution.useObjectHashAggregateExec", "spark.sql.shuffle.partitions"]
-    before = [spark.conf.get(name) for name in names]
-
-    rollup(spark, url, every=True, lake=lake)
-
-    assert [spark.conf.get(name) for name in names] == before
-    assert before[0] == "true"
-
-
-def test_small_lake_is_counted_by_few_tasks(
-    spark: Any, url: str, lake: str, finish: Callable[..., list[int]]
-) -> None:
-    finish("orders", 3)
-    export(spark, url, lake)
-    tracker = spark.sparkContext.statusTracker()
-    spark.conf.set("spark.sql.shuffle.partitions", "200")
-    try:
-        spark.sparkContext.setJobGroup("few", "few")
-        rollup(spark, url, every=True, lake=lake)
-    finally:
-        spark.conf.set("spark.sql.shuffle.partitions", "2")
-        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
-
-    stages = [
-        s for job in tracker.getJobIdsForGroup("few") for s in tracker.getJobInfo(job).stageIds
-    ]
-    tasks = [info.numTasks for s in stages if (info := tracker.getStageInfo(s)) is not None]
-
-    assert tasks
-    assert max(tasks) < 5
-
-
-def test_what_retention_took_counts_again_from_a_lake(
-    spark: Any, url: str, lake: str, kept_for_two_hours: Callable[[], None], sql: Sql
-) -> None:
-    rollup(spark, url)
-    expected = figures()
-    export(spark, url, lake)
-    kept_for_two_hours()
-    first = hours()[0].bucket
-    sql("UPDATE pgqueue_rollup SET completed = 0 WHERE bucket > %s RETURNING 1", [first])
-
-    rollup(spark, url, every=True, lake=lake)
-
-    assert list(map(almost, figures())) == list(map(almost, expected))
 
 
 def test_queues_that_are_counted_side_by_side_are_of_one_moment(
@@ -545,7 +423,7 @@ def test_queues_that_are_counted_side_by_side_are_of_one_moment(
                 Message.objects.send(name, {})
                 Message.objects.archive(name, Message.objects.read(name))
 
-    rollup(None, url, every=True, progress=send_more)
+    rollup(url, every=True, progress=send_more)
 
     ended = Rollup.objects.aggregate(count=Sum(F("completed") + F("failed")))
     assert set(totals) == {len(names)}
@@ -563,7 +441,7 @@ def test_an_interrupted_count_ends_its_statements_and_writes_nothing(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        rollup(None, url, every=True, progress=interrupt)
+        rollup(url, every=True, progress=interrupt)
 
     assert not Rollup.objects.exists()
     assert not RollupRun.objects.exists()

@@ -48,7 +48,7 @@ class Command(BaseCommand):
             self.stdout.write(str(export(spark, url, where)))
             if not (lake / "archive").exists():
                 raise CommandError("Nothing was archived yet: run the demo first (manage.py demo).")
-            self.stdout.write(str(rollup(spark, url, lake=where)))
+            self.stdout.write(str(rollup(url)))
         except PipelineError as error:
             raise CommandError(str(error)) from error
         history = asked.ask(spark, where)
