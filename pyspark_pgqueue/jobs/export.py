@@ -110,7 +110,7 @@ def export(
         files.sweep(path)
         options = _options(url, lake, rows_per_task)
         span = lake.exported_below, database.server(connection).now.xmin
-        schemas = body_columns.declare(connection, options, lake, body_schemas or {}, span, tell)
+        schemas = body_columns.declare(connection, options, lake, body_schemas or {}, span)
         lake = runs.store_schemas(connection, lake, schemas)
         summary, lake = _export_run(spark, connection, options, lake, span, tell, progress)
         compacted = _compact(spark, connection, lake, max_files, expire_snapshots, tell, progress)
@@ -200,8 +200,9 @@ def _export_run(
 
         parts = executors.on_executors(spark, write, tasks, progress)
         written = [file for part in parts for file in part]
-        lake = runs.store_schemas(connection, lake, body_columns.grown(lake, written, tell))
-        if lake.body_schemas == schemas:
+        grown, notices = body_columns.grown(lake, written)
+        lake = runs.store_schemas(connection, lake, grown)
+        if grown == schemas:
             break
         tell(f"Run {run}: bodies have new fields or types, so it is written again with them")
         files.sweep(path)
@@ -212,7 +213,7 @@ def _export_run(
             f"Run {run} lacks messages of queue {name!r}: they were purged, or the queue was "
             f"dropped, before the export. Pass --hold-retention to make retention wait for exports."
         )
-    for line in body_columns.misfits(written):
+    for line in [*notices, *body_columns.misfits(written)]:
         tell(f"Run {run}: {line}")
     tell(f"Run {run}: publishing {len(written)} files")
     manifest = Manifest(written, lacks=_lacks(lost if low else marks, high))
@@ -287,6 +288,5 @@ def _compact(
     )
     _publish(connection, lake, run, manifest)
     if stale:
-        fresh = {queue: {**schema, "stale": False} for queue, schema in schemas.items()}
-        runs.store_schemas(connection, lake, fresh)
+        runs.store_schemas(connection, lake, body_columns.compacted(schemas))
     return len(merges)

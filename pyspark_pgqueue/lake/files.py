@@ -213,6 +213,7 @@ def merge(path: str, run: int, number: int, task: Merge, schemas: Mapping[str, A
     ]
     if task.anew:
         found = [body_columns.without(each) for each in found]
+        schemas = {queue: {**schema, "evolves": False} for queue, schema in schemas.items()}
     # Later files may have more columns.
     schema = pa.unify_schemas(found, promote_options="permissive")
     rows = (batch for place in task.places for batch in rows_of(store, place, schema))

@@ -202,12 +202,19 @@ def open_lake(
     """Return the lake at a path. Registers a new one. Raises InvalidOption and ServerChanged."""
     server = database.server(connection)
     known = connection.execute(
-        f"SELECT FROM pgqueue_lake WHERE path = %s AND {_HAS_FILES}", [path]
+        f"SELECT iceberg, jsonb_path_exists(body_schemas, '$.*.stale ? (@ == true)') "
+        f"FROM pgqueue_lake WHERE path = %s AND {_HAS_FILES}",
+        [path],
     ).fetchone()
     if known is None and has_files:
         raise InvalidOption(
             f"{path} already has files of a lake that is not in this database: messages could be "
             f"duplicated there. Export to an empty path, or pass --anew to delete the files first."
+        )
+    if table and known == ("", True):
+        raise InvalidOption(
+            f"The last export to {path} changed a column's type, and was interrupted before it "
+            f"wrote older files again. Export once without --table, then with it."
         )
     lake = _register(connection, path, queues, server.system, holds, table)
     if table and table != lake.table:

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Iterable
 from decimal import ROUND_HALF_UP, Context, Decimal
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -115,7 +115,7 @@ def as_ddl(given: str) -> str:
     if not given.lstrip().startswith("{"):
         return f"struct<{given}>"
     try:
-        return ddl(StructType.fromJson(json.loads(given)))
+        return ddl(shape_of(StructType.fromJson(json.loads(given))))
     except (PySparkException, ValueError, KeyError, TypeError) as error:
         raise InvalidOption(
             f"bodySchema must be DDL such as 'order bigint, name string', the JSON of a "
@@ -123,99 +123,102 @@ def as_ddl(given: str) -> str:
         ) from error
 
 
-def ddl(kind: DataType) -> str:
-    """A type as DDL, with every name quoted.
+# Types while they are inferred or changed: a struct is a dict of its fields, an array a list of its
+# element, anything else Spark's type.
+
+
+def shape_of(kind: DataType) -> Any:
+    if isinstance(kind, StructType):
+        return {field.name: shape_of(field.dataType) for field in kind.fields}
+    return [shape_of(kind.elementType)] if isinstance(kind, ArrayType) else kind
+
+
+def typed(shape: Any) -> Any:
+    """Spark's type of a shape."""
+    if isinstance(shape, dict):
+        return StructType([StructField(name, typed(each)) for name, each in shape.items()])
+    return ArrayType(typed(shape[0])) if isinstance(shape, list) else shape
+
+
+def ddl(shape: Any) -> str:
+    """A shape as DDL, with every name quoted.
 
     >>> ddl(infer(['{"to": {"first name": "x"}}']))
     'struct<`to`: struct<`first name`: string>>'
     """
-    if isinstance(kind, StructType):
-        fields = (
-            f"`{field.name.replace('`', '``')}`: {ddl(field.dataType)}" for field in kind.fields
-        )
+    if isinstance(shape, dict):
+        fields = (f"`{name.replace('`', '``')}`: {ddl(each)}" for name, each in shape.items())
         return f"struct<{', '.join(fields)}>"
-    if isinstance(kind, ArrayType):
-        return f"array<{ddl(kind.elementType)}>"
-    return str(kind.simpleString())
+    return f"array<{ddl(shape[0])}>" if isinstance(shape, list) else str(shape.simpleString())
 
 
-def infer(texts: Iterable[str | None]) -> StructType:
-    """Infer the fields of some bodies. Bodies that are not objects are ignored.
+def infer(texts: Iterable[str | None]) -> dict[str, Any]:
+    """Infer the fields of some bodies. Bodies that are not objects have none.
 
-    >>> infer(['{"a": 1}', '{"a": 1.5, "b": ["x"]}']).simpleString()
-    'struct<a:double,b:array<string>>'
+    >>> ddl(infer(['{"a": 1}', '{"a": 1.5, "b": ["x"]}']))
+    'struct<`a`: double, `b`: array<string>>'
 
     Fields that are only ever null, or empty, have no type yet: see :func:`known`.
     """
-    found: DataType = StructType([])
+    found: dict[str, Any] = {}
     for text in texts:
         try:
             value = _decoded(text or "null")
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
-            found = merged(found, _type_of(value))
+            merge(found, _inferred(value))
     return found
 
 
-def _type_of(value: Any, level: int = 0) -> DataType:
-    if value is None:
-        return NullType()
-    if isinstance(value, bool):
-        return BooleanType()
+def _inferred(value: Any, level: int = 0) -> Any:
+    if isinstance(value, dict) and level < _DEEPEST:
+        return {name: _inferred(each, level + 1) for name, each in value.items()}
+    if isinstance(value, list) and level < _DEEPEST:
+        return [reduce(merge, (_inferred(each, level + 1) for each in value), NullType())]
     if isinstance(value, _Number):
         if "." in value:
             return DoubleType()
         return LongType() if _fits(value, 64) else StringType()
-    if isinstance(value, list) and level < _DEEPEST:
-        element: DataType = NullType()
-        for each in value:
-            element = merged(element, _type_of(each, level + 1))
-        return ArrayType(element)
-    if isinstance(value, dict) and level < _DEEPEST:
-        return StructType(
-            [StructField(name, _type_of(each, level + 1)) for name, each in value.items()]
-        )
-    return StringType()
+    if value is None:
+        return NullType()
+    return BooleanType() if isinstance(value, bool) else StringType()
 
 
-def merged(one: DataType, other: DataType) -> DataType:
-    """A type that holds values of both types: double for bigint and double, else string.
+def merge(one: Any, other: Any) -> Any:
+    """Return a shape for values of both: double for bigint and double, else string.
 
-    A type that only a declaration gives stays as it is.
+    Adds the other's fields to ``one``. A type that only a declaration gives stays as it is.
     """
+    if isinstance(one, dict) and isinstance(other, dict):
+        for name, shape in other.items():
+            one[name] = merge(one[name], shape) if name in one else shape
+        return one
+    if isinstance(one, list) and isinstance(other, list):
+        return [merge(one[0], other[0])]
     if one == other or isinstance(other, NullType) or isinstance(one, _DECLARED):
         return one
     if isinstance(one, NullType):
         return other
-    if isinstance(one, StructType) and isinstance(other, StructType):
-        types = {field.name: field.dataType for field in one.fields}
-        for field in other.fields:
-            types[field.name] = merged(types.get(field.name, NullType()), field.dataType)
-        return StructType([StructField(name, kind) for name, kind in types.items()])
-    if isinstance(one, ArrayType) and isinstance(other, ArrayType):
-        return ArrayType(merged(one.elementType, other.elementType))
-    if {type(one), type(other)} == {LongType, DoubleType}:
-        return DoubleType()
-    return StringType()
+    is_number = {type(one), type(other)} == {LongType, DoubleType}
+    return DoubleType() if is_number else StringType()
 
 
-def known(kind: DataType) -> Any:
-    """The type without fields that have none yet: only null, ``{}`` or ``[]`` was seen there.
+def known(shape: Any) -> Any:
+    """The shape without fields that have no type yet: only null, ``{}`` or ``[]`` was seen there.
 
-    >>> known(infer(['{"a": {}, "b": 1, "c": [null]}'])).simpleString()
-    'struct<b:bigint>'
+    >>> ddl(known(infer(['{"a": {}, "b": 1, "c": [null]}'])))
+    'struct<`b`: bigint>'
 
     None if nothing is left.
     """
-    if isinstance(kind, StructType):
-        types = ((field.name, known(field.dataType)) for field in kind.fields)
-        fields = [StructField(name, found) for name, found in types if found is not None]
-        return StructType(fields) if fields else None
-    if isinstance(kind, ArrayType):
-        element = known(kind.elementType)
-        return element and ArrayType(element)
-    return None if isinstance(kind, NullType) else kind
+    if isinstance(shape, dict):
+        types = ((name, known(each)) for name, each in shape.items())
+        return {name: each for name, each in types if each is not None} or None
+    if isinstance(shape, list):
+        element = known(shape[0])
+        return None if element is None else [element]
+    return None if isinstance(shape, NullType) else shape
 
 
 def parsed(
