@@ -41,6 +41,9 @@ class Lake:
     body_schemas: dict[str, Any]
     system: str
 
+    def has(self, queue: str) -> bool:
+        return not self.queues or queue.lower() in map(str.lower, self.queues)
+
     def check_server(self, server: database.Server) -> None:
         """Refuse a lake of another server, or of a later state of this one."""
         if self.system != server.system or self.exported_below > server.now.xmax:
@@ -363,15 +366,16 @@ def groups(
         WITH run AS (
             SELECT kind, to_xid, manifest FROM pgqueue_export_run
             WHERE lake_id = %(lake)s AND state = 'DONE'
-        )
+        ),
+        gone AS (SELECT jsonb_array_elements_text(manifest -> 'delete') AS place FROM run)
         SELECT place, (g ->> 0)::bigint, (g ->> 1)::bigint, (g ->> 2)::bigint
         FROM run, jsonb_array_elements(manifest -> 'add') file,
-             jsonb_array_elements(file -> 'groups') g, concat(file ->> 'to') place
+             jsonb_array_elements(file -> 'groups') g, concat(file ->> 'to') AS places (place)
         WHERE (kind = 'COMPACT' OR to_xid > %(low)s)
           AND (g ->> 0)::bigint < %(high)s AND (g ->> 1)::bigint >= %(low)s
           AND starts_with(place, 'archive/')
           AND {database.SELECTED.format(name="substring(place FROM 'queue=([^/]+)')")}
-          AND place NOT IN (SELECT jsonb_array_elements_text(manifest -> 'delete') FROM run)
+          AND NOT EXISTS (SELECT FROM gone WHERE gone.place = places.place)
         ORDER BY place COLLATE "C"  -- the files of a directory one after the other
         """,
         {"lake": lake.id, "low": low, "high": high, **database.selection(options)},
