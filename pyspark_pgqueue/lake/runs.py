@@ -163,7 +163,7 @@ def _register(
 ) -> Lake:
     """Return the lake at a path, which is registered if it is new. Other settings change it.
 
-    Until a run has published files, other queues may be chosen.
+    Until a run has published files, each call chooses its queues anew.
     """
     row = connection.execute(
         "INSERT INTO pgqueue_lake (path, queues, holds_retention, exported_below, system, iceberg, "
@@ -172,8 +172,7 @@ def _register(
         "ON CONFLICT (path) DO UPDATE SET "
         "holds_retention = coalesce(%(holds)s, pgqueue_lake.holds_retention), "
         "iceberg = coalesce(nullif(pgqueue_lake.iceberg, ''), excluded.iceberg), "
-        f"queues = CASE WHEN {_HAS_FILES} OR excluded.queues = '[]' "
-        "THEN pgqueue_lake.queues ELSE excluded.queues END "
+        f"queues = CASE WHEN {_HAS_FILES} THEN pgqueue_lake.queues ELSE excluded.queues END "
         f"RETURNING {_COLUMNS}",
         {
             "path": path,
