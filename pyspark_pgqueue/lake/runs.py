@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 
+from django_pgqueue.engine.statements import load
 from pyspark_pgqueue.errors import InvalidOption, JobRunning, ServerChanged, in_one_line
 from pyspark_pgqueue.lake.stores import File, key_of
 from pyspark_pgqueue.source import database
@@ -52,6 +53,10 @@ class Lake:
                 f"restored to an earlier state. Use another path, or delete the lake's files and "
                 f"export the database again (export --anew)."
             )
+
+
+def _sql(name: str, **names: str) -> str:
+    return load(f"runs/{name}", "pyspark_pgqueue.lake").format(**names)
 
 
 _COLUMNS = "id, path, queues, exported_below, iceberg, body_schemas, system"
@@ -131,26 +136,8 @@ def recorded(
             given = {"path": path, "error": told[:_MOST_OF_AN_ERROR], "anew": anew}
             if anew and not isinstance(error, InvalidOption):
                 _register(connection, path, queues, database.server(connection).system)
-            connection.execute(_FAIL, given)
+            connection.execute(_sql("fail"), given)
         raise
-
-
-_FAIL = """
-WITH unfinished AS (
-    UPDATE pgqueue_export_run
-    SET error = %(error)s,
-        state = CASE state WHEN 'RUNNING' THEN 'FAILED' ELSE state END,
-        finished_at = CASE state WHEN 'RUNNING' THEN clock_timestamp() END
-    WHERE lake_id = (SELECT id FROM pgqueue_lake WHERE path = %(path)s)
-      AND state IN ('RUNNING', 'PUBLISHING')
-    RETURNING id
-)
-INSERT INTO pgqueue_export_run (lake_id, kind, state, from_xid, to_xid, rows, files, bytes,
-                                manifest, error, finished_at)
-SELECT id, 'EXPORT', 'FAILED', exported_below, exported_below, 0, 0, 0, '{}', %(error)s,
-       clock_timestamp()
-FROM pgqueue_lake WHERE path = %(path)s AND %(anew)s AND NOT EXISTS (SELECT FROM unfinished)
-"""
 
 
 def _register(
@@ -161,19 +148,9 @@ def _register(
     holds: bool | None = None,
     table: str = "",
 ) -> Lake:
-    """Return the lake at a path, which is registered if it is new. Other settings change it.
-
-    Until a run has published files, each call chooses its queues anew.
-    """
+    """Return the lake at a path, which is registered if it is new. Other settings change it."""
     row = connection.execute(
-        "INSERT INTO pgqueue_lake (path, queues, holds_retention, exported_below, system, iceberg, "
-        "body_schemas) "
-        "VALUES (%(path)s, %(queues)s, coalesce(%(holds)s, false), 0, %(system)s, %(table)s, '{}') "
-        "ON CONFLICT (path) DO UPDATE SET "
-        "holds_retention = coalesce(%(holds)s, pgqueue_lake.holds_retention), "
-        "iceberg = coalesce(nullif(pgqueue_lake.iceberg, ''), excluded.iceberg), "
-        f"queues = CASE WHEN {_HAS_FILES} THEN pgqueue_lake.queues ELSE excluded.queues END "
-        f"RETURNING {_COLUMNS}",
+        _sql("register", columns=_COLUMNS, has_files=_sql("has_files")),
         {
             "path": path,
             "queues": json.dumps(list(queues)),
@@ -184,13 +161,6 @@ def _register(
     ).fetchone()
     assert row is not None
     return Lake(*row)
-
-
-#: Whether a run has published files of a lake, or began to.
-_HAS_FILES = (
-    "(pgqueue_lake.exported_at IS NOT NULL OR EXISTS (SELECT FROM pgqueue_export_run r "
-    "WHERE r.lake_id = pgqueue_lake.id AND r.state = 'PUBLISHING'))"
-)
 
 
 def open_lake(
@@ -205,7 +175,7 @@ def open_lake(
     server = database.server(connection)
     known = connection.execute(
         f"SELECT iceberg, jsonb_path_exists(body_schemas, '$.*.stale ? (@ == true)') "
-        f"FROM pgqueue_lake WHERE path = %s AND {_HAS_FILES}",
+        f"FROM pgqueue_lake WHERE path = %s AND {_sql('has_files')}",
         [path],
     ).fetchone()
     if known is None and has_files:
@@ -355,28 +325,10 @@ class Group(NamedTuple):
 def groups(
     connection: psycopg.Connection[Any], lake: Lake, options: Options, low: int, high: int
 ) -> list[Group]:
-    """Return the row groups that may have selected messages of these transactions, by path.
-
-    The files are those of the finished runs. A directory may have others: while a run is published,
-    and while replaced files are deleted.
-    """
+    """Return the row groups that may have selected messages of these transactions, by path."""
+    selected = database.SELECTED.format(name="substring(place FROM 'queue=([^/]+)')")
     rows = connection.execute(
-        f"""
-        WITH run AS (
-            SELECT kind, to_xid, manifest FROM pgqueue_export_run
-            WHERE lake_id = %(lake)s AND state = 'DONE'
-        ),
-        gone AS (SELECT jsonb_array_elements_text(manifest -> 'delete') AS place FROM run)
-        SELECT place, (g ->> 0)::bigint, (g ->> 1)::bigint, (g ->> 2)::bigint
-        FROM run, jsonb_array_elements(manifest -> 'add') file,
-             jsonb_array_elements(file -> 'groups') g, concat(file ->> 'to') AS places (place)
-        WHERE (kind = 'COMPACT' OR to_xid > %(low)s)
-          AND (g ->> 0)::bigint < %(high)s AND (g ->> 1)::bigint >= %(low)s
-          AND starts_with(place, 'archive/')
-          AND {database.SELECTED.format(name="substring(place FROM 'queue=([^/]+)')")}
-          AND NOT EXISTS (SELECT FROM gone WHERE gone.place = places.place)
-        ORDER BY place COLLATE "C"  -- the files of a directory one after the other
-        """,
+        _sql("groups", selected=selected),
         {"lake": lake.id, "low": low, "high": high, **database.selection(options)},
     )
     return [Group._make(row) for row in rows]
@@ -385,25 +337,11 @@ def groups(
 def lacking(
     connection: psycopg.Connection[Any], lake: Lake, options: Options, at: Offset
 ) -> list[str]:
-    """Return the selected queues of which the lake may lack messages that a stream has not read.
-
-    A stream that began with the lake does not miss what was purged before the lake's first run.
-    """
+    """Return the selected queues of which the lake may lack messages that a stream has not read."""
+    params = {"lake": lake.id, "low": at.since.xmin, "began": at.lake}
+    selected = database.SELECTED.format(name="queue")
     rows = connection.execute(
-        f"""
-        SELECT queue, below::bigint
-        FROM pgqueue_export_run, jsonb_each_text(manifest -> 'lacks') AS lack (queue, below)
-        WHERE lake_id = %(lake)s AND state = 'DONE' AND to_xid > %(low)s
-          AND (from_xid > 0 OR lake_id <> %(began)s)
-          AND {database.SELECTED.format(name="queue")}
-        ORDER BY queue
-        """,
-        {
-            "lake": lake.id,
-            "low": at.since.xmin,
-            "began": at.lake,
-            **database.selection(options),
-        },
+        _sql("lacking", selected=selected), {**params, **database.selection(options)}
     )
     # Unlike a stream at the start of an archive, one at the start of a lake misses what is lacking.
     return [queue for queue, below in rows if at.past(1).may_lack(below)]
