@@ -23,7 +23,7 @@ from pyspark.sql.datasource import InputPartition
 
 from pyspark_pgqueue.errors import DataLost, InvalidOption, LakeDiffers
 from pyspark_pgqueue.lake import runs
-from pyspark_pgqueue.lake.files import ROWS_AT_ONCE, archive_schema
+from pyspark_pgqueue.lake.files import archive_schema, rows_of
 from pyspark_pgqueue.lake.runs import Group, Lake
 from pyspark_pgqueue.lake.stores import address, explained, key_of, open_at
 from pyspark_pgqueue.source import arrow, columns, database, purges
@@ -42,20 +42,11 @@ class LakeTask:
     places: tuple[str, ...]
 
     def batches(self, options: Options, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows. Row groups without any are skipped by their statistics."""
-        from pyarrow import dataset
-
-        store, kind = open_at(self.lake.path), dataset.ParquetFileFormat()
+        store = open_at(self.lake.path)
         wanted = within(self.start, self.end, self.lake.exported_below) & _between_times(options)
         for place in self._present(options):
             with explained(self.lake.path):
-                yield from kind.make_fragment(store.path(place), store.filesystem).to_batches(
-                    schema=archive_schema(),
-                    columns=list(names),
-                    filter=wanted,
-                    batch_size=ROWS_AT_ONCE,
-                    use_threads=False,
-                )
+                yield from rows_of(store, place, archive_schema(), list(names), wanted)
 
     def _present(self, options: Options) -> Iterable[str]:
         """Return the files that have the rows.
