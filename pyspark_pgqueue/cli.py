@@ -67,7 +67,6 @@ def _run(job: str, url: str, options: dict[str, Any], tell: Callable[[str], None
         memory=options.get("memory") or "1g",
         is_quiet=not options.get("traceback"),
     )
-    import_module("pyspark_pgqueue.jobs.executors").check(spark)
     function = getattr(import_module(f"pyspark_pgqueue.jobs.{_MODULES.get(job, job)}"), job)
     given = {**options, "tell": bar.say, "progress": bar}
     taken = inspect.signature(function).parameters
