@@ -3,7 +3,7 @@
 A field ``price`` becomes the column ``body_price``. What does not fit its column is NULL there, and
 the body's text is in ``_corrupt_record``. A queue's schema is given as
 
-* DDL or the JSON of a StructType: these fields. A later export may add fields, or change types,
+* DDL or the JSON of a t.StructType: these fields. A later export may add fields, or change types,
 * ``evolve``: the fields of all bodies. Each export adds new fields, and widens types: bigint to
   double, anything else to string,
 * ``none``: no columns.
@@ -14,7 +14,7 @@ changes, the compaction writes the queue's older files again (``"stale"`` until 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from functools import partial, reduce
@@ -23,21 +23,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql.types import (
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegralType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as t
 
 from django_pgqueue.engine.names import own_tables
 from pyspark_pgqueue.errors import InvalidOption
@@ -54,8 +40,8 @@ SAMPLE = 1000
 #: Maximum number of columns for the fields of a queue, nested ones counted.
 MOST = 10_000
 
-_PLAIN = (BooleanType, StringType, DateType, TimestampType)
-_NOTHING: dict[str, Any] = {"fields": StructType([]).jsonValue(), "evolves": False, "stale": False}
+_PLAIN = (t.BooleanType, t.StringType, t.DateType, t.TimestampType)
+_NOTHING: dict[str, Any] = {"fields": t.StructType([]).jsonValue(), "stale": False}
 
 
 def declare(
@@ -124,7 +110,7 @@ def compacted(schemas: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shape(fields: Any) -> Any:
-    return bodies.shape_of(StructType.fromJson(fields))
+    return bodies.shape_of(t.StructType.fromJson(fields))
 
 
 def _shapes(lake: Lake) -> dict[str, Any]:
@@ -163,7 +149,7 @@ def _changes(before: Any, after: Any) -> bool:
 
 def _declared(queue: str, text: str) -> Any:
     try:
-        declared = _wide(bodies.shape_of(DataType.fromDDL(bodies.as_ddl(text))))
+        declared = _wide(bodies.shape_of(t.DataType.fromDDL(bodies.as_ddl(text))))
     except PySparkException as error:
         reason = str(error).strip().partition("\n")[0]
         raise InvalidOption(
@@ -233,24 +219,23 @@ def _widen(lake: Lake, schemas: dict[str, Any], queue: str, name: str, wider: An
 
 def misfits(written: Iterable[dict[str, Any]]) -> Iterator[str]:
     """Describe the bodies that do not fit their columns, one line for each queue."""
-    by_queue: dict[str, Counter[str]] = defaultdict(Counter)
-    ids: dict[str, list[int]] = defaultdict(list)
+    by_queue: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for file in written:
-        queue = key_of(file["to"], "queue")
-        by_queue[queue].update(
-            {name: file.get(name, 0) for name in ("typed", "corrupt", "unknown")}
+        if "typed" in file:
+            by_queue[key_of(file["to"], "queue")].append(file)
+    for queue, found in sorted(by_queue.items()):
+        typed, corrupt, unknown = (
+            sum(file[name] for file in found) for name in ("typed", "corrupt", "unknown")
         )
-        ids[queue] += file.get("ids", [])
-    for queue, counts in sorted(by_queue.items()):
-        rows = f"{counts['typed']:,} bodies of queue {queue!r}"
-        if counts["corrupt"]:
-            some = ", ".join(map(str, ids[queue][:3]))
+        rows = f"{typed:,} bodies of queue {queue!r}"
+        if corrupt:
+            some = ", ".join([str(pk) for file in found for pk in file["ids"]][:3])
             yield (
-                f"{counts['corrupt']:,} of {rows} do not fit the schema, for example of message "
-                f"{some}: see the column {columns.CORRUPT}."
+                f"{corrupt:,} of {rows} do not fit the schema, for example of message {some}: see "
+                f"the column {columns.CORRUPT}."
             )
-        if counts["unknown"]:
-            yield f"{counts['unknown']:,} of {rows} have fields without a column."
+        if unknown:
+            yield f"{unknown:,} of {rows} have fields without a column."
 
 
 def _columns(shape: Any) -> int:
@@ -308,14 +293,14 @@ def _wide(shape: Any) -> Any:
         return {name: _wide(each) for name, each in shape.items()}
     if isinstance(shape, list):
         return [_wide(shape[0])]
-    if isinstance(shape, MapType) and isinstance(shape.keyType, StringType):
-        return MapType(StringType(), bodies.typed(_wide(bodies.shape_of(shape.valueType))))
-    if isinstance(shape, DecimalType):
-        return DecimalType(38, shape.scale)
-    if isinstance(shape, IntegralType):
-        return LongType()
-    if isinstance(shape, (FloatType, DoubleType)):
-        return DoubleType()
+    if isinstance(shape, t.MapType) and isinstance(shape.keyType, t.StringType):
+        return t.MapType(t.StringType(), bodies.typed(_wide(bodies.shape_of(shape.valueType))))
+    if isinstance(shape, t.DecimalType):
+        return t.DecimalType(38, shape.scale)
+    if isinstance(shape, t.IntegralType):
+        return t.LongType()
+    if isinstance(shape, (t.FloatType, t.DoubleType)):
+        return t.DoubleType()
     if isinstance(shape, _PLAIN):
         return shape
     raise InvalidOption(
@@ -345,7 +330,7 @@ def arrow_fields(schemas: Mapping[str, Any]) -> pa.Schema:
     if found is None:
         return pa.schema([])
     fields = {f"{PREFIX}{name}": shape for name, shape in found.items()}
-    return arrow_schema(bodies.typed({**fields, columns.CORRUPT: StringType()}))
+    return arrow_schema(bodies.typed({**fields, columns.CORRUPT: t.StringType()}))
 
 
 def without(schema: pa.Schema) -> pa.Schema:
@@ -404,5 +389,5 @@ class Typed:
         return {**counts, "ids": self.ids, **new}
 
 
-def _arrow(kind: StructType) -> pa.DataType:
-    return arrow_schema(StructType([StructField("body", kind)])).field(0).type
+def _arrow(kind: t.StructType) -> pa.DataType:
+    return arrow_schema(t.StructType([t.StructField("body", kind)])).field(0).type
