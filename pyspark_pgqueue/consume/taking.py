@@ -15,9 +15,9 @@ from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.read.grouped import follow
 from django_pgqueue.engine.read.reading import lease
 from django_pgqueue.engine.rows import Delivery
-from django_pgqueue.engine.statements import load
 from django_pgqueue.engine.times import as_microseconds
 from django_pgqueue.types import Receipt
+from pyspark_pgqueue.source import database
 
 #: The most messages that one statement leases.
 CHUNK = 2_000
@@ -133,4 +133,4 @@ def archived(queue: OpenQueue, receipts: Sequence[Receipt]) -> set[Receipt]:
 
 def _sql(name: str, queue: OpenQueue) -> str:
     names = {**table_names(queue.id), "last_read_at": as_microseconds("a.last_read_at")}
-    return load(f"taking/{name}", "pyspark_pgqueue.consume").format_map(names)
+    return database.sql(f"consume/taking/{name}", **names)

@@ -9,17 +9,12 @@ from typing import Any
 
 import psycopg
 
-from django_pgqueue.engine.statements import load
 from pyspark_pgqueue.jobs.progress import Progress, quiet
 from pyspark_pgqueue.lake import files, iceberg, reading, runs
 from pyspark_pgqueue.lake.stores import address
 from pyspark_pgqueue.source import database
 
 Sums = dict[str, list[int]]
-
-
-def _sql(name: str) -> str:
-    return load(f"verify/{name}", "pyspark_pgqueue.jobs")
 
 
 @dataclass(frozen=True)
@@ -97,7 +92,7 @@ def _in_lake(spark: Any, path: str, low: int, high: int) -> Sums:
     if not files.files_in(path):
         return {}
     reading.read(spark, path).createOrReplaceTempView("pgqueue_verified")
-    rows = spark.sql(_sql("spark").format(low=low, high=high)).collect()
+    rows = spark.sql(database.sql("jobs/verify/spark", low=low, high=high)).collect()
     return {str(row[0]): [int(row[1]), int(row[2])] for row in rows}
 
 
@@ -125,7 +120,7 @@ def _in_database(
     connection: psycopg.Connection[Any], names: Sequence[str], low: int, high: int
 ) -> Sums:
     rows = connection.execute(
-        _sql("postgres"),
+        database.sql("jobs/verify/postgres"),
         {"low": low, "high": high, "all": not names, "names": [name.lower() for name in names]},
     )
     return {name: [int(count), int(checksum)] for name, count, checksum in rows}

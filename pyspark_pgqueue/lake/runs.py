@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from django_pgqueue.engine.statements import load
 from pyspark_pgqueue.errors import InvalidOption, JobRunning, ServerChanged, in_one_line
 from pyspark_pgqueue.lake.stores import File, key_of
 from pyspark_pgqueue.source import database
@@ -53,10 +52,6 @@ class Lake:
                 f"restored to an earlier state. Use another path, or delete the lake's files and "
                 f"export the database again (export --anew)."
             )
-
-
-def _sql(name: str, **names: str) -> str:
-    return load(f"runs/{name}", "pyspark_pgqueue.lake").format(**names)
 
 
 _COLUMNS = "id, path, queues, exported_below, iceberg, body_schemas, system"
@@ -136,7 +131,7 @@ def recorded(
             given = {"path": path, "error": told[:_MOST_OF_AN_ERROR], "anew": anew}
             if anew and not isinstance(error, InvalidOption):
                 _register(connection, path, queues, database.server(connection).system)
-            connection.execute(_sql("fail"), given)
+            connection.execute(database.sql("lake/runs/fail"), given)
         raise
 
 
@@ -150,7 +145,9 @@ def _register(
 ) -> Lake:
     """Return the lake at a path, which is registered if it is new. Other settings change it."""
     row = connection.execute(
-        _sql("register", columns=_COLUMNS, has_files=_sql("has_files")),
+        database.sql(
+            "lake/runs/register", columns=_COLUMNS, has_files=database.sql("lake/runs/has_files")
+        ),
         {
             "path": path,
             "queues": json.dumps(list(queues)),
@@ -175,7 +172,7 @@ def open_lake(
     server = database.server(connection)
     known = connection.execute(
         f"SELECT iceberg, jsonb_path_exists(body_schemas, '$.*.stale ? (@ == true)') "
-        f"FROM pgqueue_lake WHERE path = %s AND {_sql('has_files')}",
+        f"FROM pgqueue_lake WHERE path = %s AND {database.sql('lake/runs/has_files')}",
         [path],
     ).fetchone()
     if known is None and has_files:
@@ -217,15 +214,8 @@ def unfinished(connection: psycopg.Connection[Any], lake: Lake) -> tuple[int, Ma
     """Return the id and manifest of a run whose process died while it published. Records any other
     dead run as failed.
     """
-    connection.execute(
-        "UPDATE pgqueue_export_run SET state = 'FAILED', finished_at = clock_timestamp(), "
-        "error = 'The process died, or was killed.' WHERE lake_id = %s AND state = 'RUNNING'",
-        [lake.id],
-    )
-    row = connection.execute(
-        "SELECT id, manifest FROM pgqueue_export_run WHERE lake_id = %s AND state = 'PUBLISHING'",
-        [lake.id],
-    ).fetchone()
+    connection.execute(database.sql("lake/runs/died"), [lake.id])
+    row = connection.execute(database.sql("lake/runs/unfinished"), [lake.id]).fetchone()
     if row is None:
         return None
     number, manifest = row
@@ -240,57 +230,32 @@ def begin(
     Returns the new run's id, and the ids of the resumed runs.
     """
     with connection.transaction():
-        [(number,)] = connection.execute(
-            "INSERT INTO pgqueue_export_run "
-            "(lake_id, kind, state, from_xid, to_xid, rows, files, bytes, manifest, error) "
-            "VALUES (%s, %s, 'RUNNING', %s, %s, 0, 0, 0, '{}', '') RETURNING id",
-            [lake.id, kind, low, high],
-        ).fetchall()
-        failed = connection.execute(
-            "UPDATE pgqueue_export_run SET resumed_by_id = %s WHERE lake_id = %s AND kind = %s "
-            "AND state = 'FAILED' AND resumed_by_id IS NULL RETURNING id",
-            [number, lake.id, kind],
-        ).fetchall()
+        given = [lake.id, kind, low, high]
+        [(number,)] = connection.execute(database.sql("lake/runs/begin"), given)
+        resume = database.sql("lake/runs/resume")
+        failed = connection.execute(resume, [number, lake.id, kind]).fetchall()
     return number, tuple(sorted(pk for (pk,) in failed))
 
 
 def publishing(connection: psycopg.Connection[Any], run: int, manifest: Manifest) -> None:
     """Record the changes that the run publishes. From now on the run can only be finished."""
     add = manifest.add
-    connection.execute(
-        "UPDATE pgqueue_export_run SET state = 'PUBLISHING', manifest = %s, "
-        "rows = %s, files = %s, bytes = %s WHERE id = %s",
-        [
-            json.dumps(manifest.as_dict()),
-            sum(f["rows"] for f in add),
-            len(add),
-            sum(f["bytes"] for f in add),
-            run,
-        ],
-    )
+    rows, size = (sum(file[name] for file in add) for name in ("rows", "bytes"))
+    given = [json.dumps(manifest.as_dict()), rows, len(add), size, run]
+    connection.execute(database.sql("lake/runs/publishing"), given)
 
 
 def end(connection: psycopg.Connection[Any], run: int) -> None:
     """Record that the run is published, and how far its lake is exported."""
     with connection.transaction():
-        [(kind, below, lake)] = connection.execute(
-            "UPDATE pgqueue_export_run SET state = 'DONE', error = '', "
-            "finished_at = clock_timestamp() WHERE id = %s "
-            "RETURNING kind, to_xid, lake_id",
-            [run],
-        ).fetchall()
+        [(kind, below, lake)] = connection.execute(database.sql("lake/runs/done"), [run])
         if kind == "EXPORT":
             exported(connection, lake, below)
 
 
 def exported(connection: psycopg.Connection[Any], lake: int, below: int) -> None:
     """Record that the lake has all messages of transactions with ids less than ``below``."""
-    connection.execute(
-        "UPDATE pgqueue_lake SET exported_below = %(below)s, exported_at = coalesce("
-        "(SELECT min(archived_at) FROM pgqueue_archive WHERE archive_xid >= %(below)s), "
-        "clock_timestamp()) WHERE id = %(lake)s",
-        {"below": below, "lake": lake},
-    )
+    connection.execute(database.sql("lake/runs/exported"), {"below": below, "lake": lake})
 
 
 def store_schemas(connection: psycopg.Connection[Any], lake: Lake, schemas: dict[str, Any]) -> Lake:
@@ -305,11 +270,7 @@ def store_schemas(connection: psycopg.Connection[Any], lake: Lake, schemas: dict
 
 def replaced(connection: psycopg.Connection[Any], lake: Lake) -> set[str]:
     """The files whose rows a compaction wrote to other files."""
-    rows = connection.execute(
-        "SELECT jsonb_array_elements_text(manifest -> 'remove') FROM pgqueue_export_run "
-        "WHERE lake_id = %s AND kind = 'COMPACT' AND state IN ('PUBLISHING', 'DONE')",
-        [lake.id],
-    )
+    rows = connection.execute(database.sql("lake/runs/replaced"), [lake.id])
     return {place for (place,) in rows}
 
 
@@ -328,7 +289,7 @@ def groups(
     """Return the row groups that may have selected messages of these transactions, by path."""
     selected = database.SELECTED.format(name="substring(place FROM 'queue=([^/]+)')")
     rows = connection.execute(
-        _sql("groups", selected=selected),
+        database.sql("lake/runs/groups", selected=selected),
         {"lake": lake.id, "low": low, "high": high, **database.selection(options)},
     )
     return [Group._make(row) for row in rows]
@@ -341,7 +302,8 @@ def lacking(
     params = {"lake": lake.id, "low": at.since.xmin, "began": at.lake}
     selected = database.SELECTED.format(name="queue")
     rows = connection.execute(
-        _sql("lacking", selected=selected), {**params, **database.selection(options)}
+        database.sql("lake/runs/lacking", selected=selected),
+        {**params, **database.selection(options)},
     )
     # Unlike a stream at the start of an archive, one at the start of a lake misses what is lacking.
     return [queue for queue, below in rows if at.past(1).may_lack(below)]

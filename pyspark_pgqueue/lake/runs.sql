@@ -60,3 +60,40 @@ WHERE lake_id = %(lake)s AND state = 'DONE' AND to_xid > %(low)s
   AND (from_xid > 0 OR lake_id <> %(began)s)
   AND {selected}
 ORDER BY queue
+
+-- {runs/died}
+UPDATE pgqueue_export_run
+SET state = 'FAILED', finished_at = clock_timestamp(), error = 'The process died, or was killed.'
+WHERE lake_id = %s AND state = 'RUNNING'
+
+-- {runs/unfinished}
+SELECT id, manifest FROM pgqueue_export_run WHERE lake_id = %s AND state = 'PUBLISHING'
+
+-- {runs/begin}
+INSERT INTO pgqueue_export_run
+    (lake_id, kind, state, from_xid, to_xid, rows, files, bytes, manifest, error)
+VALUES (%s, %s, 'RUNNING', %s, %s, 0, 0, 0, '{{}}', '') RETURNING id
+
+-- {runs/resume}
+UPDATE pgqueue_export_run SET resumed_by_id = %s
+WHERE lake_id = %s AND kind = %s AND state = 'FAILED' AND resumed_by_id IS NULL RETURNING id
+
+-- {runs/publishing}
+UPDATE pgqueue_export_run
+SET state = 'PUBLISHING', manifest = %s, rows = %s, files = %s, bytes = %s WHERE id = %s
+
+-- {runs/done}
+UPDATE pgqueue_export_run SET state = 'DONE', error = '', finished_at = clock_timestamp()
+WHERE id = %s RETURNING kind, to_xid, lake_id
+
+-- {runs/exported}
+UPDATE pgqueue_lake
+SET exported_below = %(below)s,
+    exported_at = coalesce(
+        (SELECT min(archived_at) FROM pgqueue_archive WHERE archive_xid >= %(below)s),
+        clock_timestamp())
+WHERE id = %(lake)s
+
+-- {runs/replaced}
+SELECT jsonb_array_elements_text(manifest -> 'remove') FROM pgqueue_export_run
+WHERE lake_id = %s AND kind = 'COMPACT' AND state IN ('PUBLISHING', 'DONE')

@@ -33,7 +33,6 @@ from django_pgqueue.engine.audit.entry import record
 from django_pgqueue.engine.names import MESSAGE, table_names
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.send.once import claim
-from django_pgqueue.engine.statements import load
 from pyspark_pgqueue.errors import InvalidOption, PipelineError, StagingLost
 from pyspark_pgqueue.source import database
 from pyspark_pgqueue.source.columns import GIVEN, SENT
@@ -113,12 +112,14 @@ class _Writer(Landing):
         """Send the staged rows. Corrects ``counts`` if a unique key keeps rows from being sent."""
         if not {"delay", "expires", "unique_key"}.isdisjoint(self.columns):
             given = ", ".join(f"{name} {kind}" for name, kind in GIVEN.items())
-            connection.execute(_sql("arrived", given=given))
+            connection.execute(database.sql("sink/writing/arrived", given=given))
             self._copy(connection, "pgqueue_arrived", tokens, rows)
             until, on_conflict = self.options.until, self.options.on_conflict
             for queue in queues:
                 params = claim(queue.unique_window, "column", until, on_conflict, None, None)
-                text = _sql("once", **table_names(queue.id), given=", ".join(GIVEN))
+                text = database.sql(
+                    "sink/writing/once", **table_names(queue.id), given=", ".join(GIVEN)
+                )
                 sent = connection.execute(text, params)
                 counts[queue.id] = sent.rowcount
         elif queues:
@@ -161,15 +162,11 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         self._publish(messages, app_id, batchId)
 
 
-def _sql(name: str, **names: object) -> str:
-    return load(f"writing/{name}", "pyspark_pgqueue.sink").format(**names)
-
-
 def _is_new(
     connection: psycopg.Connection[Any], app_id: str, version: int | None, rows: int
 ) -> bool:
     params = {"app_id": app_id, "version": version, "rows": rows}
-    return connection.execute(_sql("is_new"), params).rowcount == 1
+    return connection.execute(database.sql("sink/writing/is_new"), params).rowcount == 1
 
 
 def _record(
@@ -185,7 +182,8 @@ def _record(
         "id": json.dumps({"id": given["id"]}),
         "who": actor["who"],
     }
-    add = _sql("add", open=_sql("open"))
+    still_open = database.sql("sink/writing/open")
+    add = database.sql("sink/writing/add", open=still_open)
     with acting_as(**actor):
         for queue in queues:
             count = counts[queue.id]
@@ -194,7 +192,7 @@ def _record(
                 place = queue.id, queue.name
                 record(BareRunner(connection), operation, place, given, count, ended=False)
     if told["ended"]:
-        connection.execute(_sql("end", open=_sql("open")), params)
+        connection.execute(database.sql("sink/writing/end", open=still_open), params)
 
 
 def _still_there(connection: psycopg.Connection[Any], ids: set[int]) -> list[OpenQueue]:
