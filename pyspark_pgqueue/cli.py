@@ -80,14 +80,12 @@ def _run(job: str, url: str, options: dict[str, Any], tell: Callable[[str], None
 
 
 def _session(job: str, options: dict[str, Any]) -> Any:
-    spark = local_session(
+    return local_session(
         f"pgqueue {job}",
         cores=options.get("cores"),
         memory=options.get("memory") or "1g",
         is_quiet=not options.get("traceback"),
     )
-    import_module("pyspark_pgqueue.jobs.executors").check(spark)
-    return spark
 
 
 def _export(parser: Any) -> None:

@@ -56,7 +56,7 @@ class PgQueueDataSource(Landing, DataSource):
             return _late("lake.reading").LakeReader(dict(self.options), schema)
         options = Options.parse(self.options)
         _check(schema, options)
-        if options.consume:
+        if options.consumes:
             raise InvalidOption(
                 "A batch read cannot consume: it never learns when its messages are done. Use "
                 "readStream, with trigger(availableNow=True) to consume the present messages."
@@ -86,7 +86,7 @@ class PgQueueDataSource(Landing, DataSource):
                 f"source={options.source} cannot be streamed. Set mode=consume to consume the "
                 f"queue, or leave source out to stream the archive."
             )
-        if options.consume:
+        if options.consumes:
             return _late("consume.stream").QueueStream(options, schema)
         if options.lake is not None:
             return _late("lake.stream").LakeStream(options, schema)

@@ -2,7 +2,7 @@
 
 * PipelineError
   x SparkMissing          PySpark or Java is not installed
-  x ExecutorsLack         executors lack a package, a driver or a path
+  x ExecutorsLack         executors do not see a lake's path
   x InvalidOption         an option, a column or a schema is invalid
   x DataLost              messages were purged before a stream read them, or during a read
   x ServerChanged         a checkpoint or lake is from another server, or ahead of this server
@@ -44,7 +44,7 @@ class SparkMissing(PipelineError):
 
 
 class ExecutorsLack(PipelineError):
-    """A cluster's machines lack this package, its drivers, or a path on the driver's disk."""
+    """A cluster's machines do not see a path on the driver's disk."""
 
 
 class InvalidOption(PipelineError, ValueError):

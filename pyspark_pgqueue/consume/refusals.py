@@ -70,13 +70,8 @@ def each_batch(function: Batch, url: str | None = None) -> Batch:
 def _record(url: str, errors: Mapping[int, str], *, refused: bool) -> None:
     if errors:
         with database.connect(url) as connection:
-            connection.execute(
-                "INSERT INTO pgqueue_refusal (message_id, refused, error) "
-                "SELECT id, %s, error FROM unnest(%s::bigint[], %s::text[]) AS told (id, error) "
-                "ON CONFLICT (message_id) DO UPDATE SET refused = excluded.refused, "
-                "error = excluded.error, told_at = DEFAULT",
-                [refused, list(errors), list(errors.values())],
-            )
+            given = [refused, list(errors), list(errors.values())]
+            connection.execute(database.sql("consume/refusals/record"), given)
 
 
 def _record_alone(url: str, frame: Any, error: Exception) -> None:
@@ -94,17 +89,12 @@ def _record_alone(url: str, frame: Any, error: Exception) -> None:
 
 def error_of(connection: psycopg.Connection[Any], message_id: int) -> str | None:
     """Return the recorded error of a message that failed alone in its batch, or None."""
-    row = connection.execute(
-        "SELECT error FROM pgqueue_refusal WHERE message_id = %s", [message_id]
-    ).fetchone()
+    text = "SELECT error FROM pgqueue_refusal WHERE message_id = %s"
+    row = connection.execute(text, [message_id]).fetchone()
     return None if row is None else str(row[0])
 
 
 def acknowledged(connection: psycopg.Connection[Any], ids: Iterable[int]) -> dict[int, str]:
     """Delete the records of a batch's messages. Returns the refused messages' errors by id."""
-    rows = connection.execute(
-        "DELETE FROM pgqueue_refusal WHERE message_id = ANY(%s) "
-        "RETURNING message_id, refused, error",
-        [list(ids)],
-    ).fetchall()
+    rows = connection.execute(database.sql("consume/refusals/acknowledged"), [list(ids)])
     return {pk: error for pk, refused, error in rows if refused}

@@ -18,12 +18,11 @@ from typing import Any
 import psycopg
 from pyspark import TaskContext
 
+from pyspark_pgqueue.source import database
 from pyspark_pgqueue.source.columns import literal
 
 #: How often a batch is served whole.
 WHOLE = 2
-#: The rows of ended streams are deleted after this time.
-FORGOTTEN_AFTER = "30 days"
 
 
 @dataclass(frozen=True)
@@ -58,27 +57,15 @@ def part(total: int, tries: int, deliveries: int, most: int) -> int:
 
 def load(connection: psycopg.Connection[Any], stream: str, number: int) -> Serving:
     """Load a batch's Serving, and lock its row."""
-    row = connection.execute(
-        "SELECT tries, served, acknowledged FROM pgqueue_stream "
-        "WHERE id = %s AND number = %s FOR UPDATE",
-        [stream, number],
-    ).fetchone()
+    row = connection.execute(database.sql("consume/serving/load"), [stream, number]).fetchone()
     return Serving() if row is None else Serving(*row)
 
 
 def store(connection: psycopg.Connection[Any], stream: str, number: int, serving: Serving) -> None:
     """Store a batch's Serving. Deletes the rows of streams that ended long ago."""
-    connection.execute(
-        "INSERT INTO pgqueue_stream (id, number, tries, served, acknowledged) "
-        "VALUES (%s, %s, %s, %s, %s) "
-        "ON CONFLICT (id) DO UPDATE SET number = excluded.number, tries = excluded.tries, "
-        "served = excluded.served, acknowledged = excluded.acknowledged, tried_at = DEFAULT",
-        [stream, number, serving.tries, serving.served, serving.acknowledged],
-    )
-    connection.execute(
-        "DELETE FROM pgqueue_stream WHERE tried_at < statement_timestamp() - %s::interval",
-        [FORGOTTEN_AFTER],
-    )
+    given = [stream, number, serving.tries, serving.served, serving.acknowledged]
+    connection.execute(database.sql("consume/serving/store"), given)
+    connection.execute(database.sql("consume/serving/forget"))
 
 
 def reading(stream: str, number: int, serving: Serving) -> str:

@@ -291,7 +291,7 @@ class QueueStream(Stream):
             refused = refusals.acknowledged(self._connection, (r.id for r in mine))
             gone: list[Any] = complete(queue, [r for r in mine if r.id not in refused]).lost
             if errors := {r: refused[r.id] for r in mine if r.id in refused}:
-                if self.options.retries_refused:
+                if self.options.on_error == "retry":
                     gone += retry(
                         queue, dict.fromkeys(errors, timeout.total_seconds()), errors=errors
                     ).lost

@@ -10,13 +10,14 @@ from itertools import groupby
 
 from django_pgqueue.engine import arguments
 from django_pgqueue.engine.columns import read_columns
-from django_pgqueue.engine.names import own_table, table_names
+from django_pgqueue.engine.names import table_names
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.read.grouped import follow
 from django_pgqueue.engine.read.reading import lease
 from django_pgqueue.engine.rows import Delivery
 from django_pgqueue.engine.times import as_microseconds
 from django_pgqueue.types import Receipt
+from pyspark_pgqueue.source import database
 
 #: The most messages that one statement leases.
 CHUNK = 2_000
@@ -112,45 +113,24 @@ def newest(queue: OpenQueue) -> int:
 
 def has_any_up_to(queue: OpenQueue, pk: int) -> bool:
     """Whether a message up to this id could be read now."""
-    names = table_names(queue.id)
-    [(found,)] = queue.runner.run(_ANY_UP_TO.format_map(names), {"pk": pk})
+    [(found,)] = queue.runner.run(_sql("any_up_to", queue), {"pk": pk})
     return bool(found)
 
 
 def groups_of(queue: OpenQueue, receipts: Sequence[Receipt]) -> dict[int, str]:
     """Return the FIFO group of each message that has one, by id."""
-    text = (
-        f"SELECT id, group_key FROM {queue.message_table} "
-        f"WHERE id = ANY(%(ids)s::bigint[]) AND group_key IS NOT NULL"
-    )
     ids = arguments.array(receipt.id for receipt in receipts)
-    return dict(queue.runner.run(text, {"ids": ids}))
+    return dict(queue.runner.run(_sql("groups", queue), {"ids": ids}))
 
 
 def archived(queue: OpenQueue, receipts: Sequence[Receipt]) -> set[Receipt]:
     """Return the receipts whose messages an earlier call archived, before its answer was lost."""
     if not receipts:
         return set()
-    archive = own_table("pgqueue_archive", queue.id)
-    text = (
-        f"SELECT r.id, r.read_ct, r.read_at "
-        f"FROM unnest(%(ids)s::bigint[], %(read_cts)s::integer[], %(read_ats)s::bigint[]) "
-        f"AS r (id, read_ct, read_at) CROSS JOIN LATERAL ("
-        f"SELECT last_read_at FROM {archive} a WHERE a.id = r.id OFFSET 0) a "
-        f"WHERE {as_microseconds('a.last_read_at')} = r.read_at"
-    )
+    text = _sql("archived", queue)
     return {Receipt(*row) for row in queue.runner.run(text, arguments.fence(receipts))}
 
 
-_ANY_UP_TO = """
-SELECT EXISTS (SELECT FROM pgqueue_ready WHERE queue_id = {queue_id} AND id <= %(pk)s)
-    OR EXISTS (SELECT FROM pgqueue_deferred WHERE queue_id = {queue_id} AND id <= %(pk)s
-               AND vt <= statement_timestamp())
-    OR EXISTS (SELECT FROM pgqueue_lease WHERE queue_id = {queue_id} AND head <= %(pk)s
-               AND vt <= statement_timestamp())
-    OR EXISTS (SELECT FROM pgqueue_recheck r
-               WHERE queue_id = {queue_id} AND %(pk)s >= (
-                   SELECT id FROM pgqueue_waiting w
-                   WHERE w.queue_id = {queue_id} AND w.group_key = r.group_key
-                   ORDER BY id LIMIT 1))
-"""
+def _sql(name: str, queue: OpenQueue) -> str:
+    names = {**table_names(queue.id), "last_read_at": as_microseconds("a.last_read_at")}
+    return database.sql(f"consume/taking/{name}", **names)

@@ -1,13 +1,10 @@
-"""Calls functions on executors, and checks what executors need: this package and its drivers.
-
-Another machine may lack any of these. A job checks before its first task. A read or write, which
-Spark plans without a check, reports missing packages when its first task is unpickled.
-"""
+"""Calls functions on executors, and checks whether executors see a lake's directory."""
 
 from __future__ import annotations
 
-import json
 import pickle
+import socket
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +14,7 @@ from pyspark.sql import functions as f
 
 from pyspark_pgqueue.errors import ExecutorsLack
 from pyspark_pgqueue.jobs.progress import Progress, quiet, watched
-from pyspark_pgqueue.source.landing import advice, missing
+from pyspark_pgqueue.source.landing import Landing
 
 #: Seconds that each check task lasts, so that every core of the cluster gets one.
 _CHECK_SECONDS = 0.2
@@ -25,55 +22,46 @@ _CHECK_SECONDS = 0.2
 _CHECK_TASKS = 16
 
 
-def check(spark: Any, path: str | None = None) -> None:
-    """Check that executors have the packages they need, and see the files under a local path.
+def check(spark: Any, path: str) -> None:
+    """Check that executors see the files under a local path. Ones that join later are not checked.
 
-    Executors that join later are not checked.
+    >>> check(spark, "/lake")
 
-    >>> check(spark)
-
-    Raises ExecutorsLack, with the settings that fix it.
+    Raises ExecutorsLack.
     """
     master = str(spark.conf.get("spark.master", "local"))
-    if master == "local" or master.startswith("local["):
+    if master == "local" or master.startswith("local[") or "://" in path:
         return
-    probe = _probe(path) if path is not None and "://" not in path else None
-    find, seconds = missing, _CHECK_SECONDS
+    probe = Path(path).resolve() / f"_seen-{uuid.uuid4().hex}"
+    probe.parent.mkdir(parents=True, exist_ok=True)
+    probe.touch()
 
-    def look(number: int) -> str:
-        import json
-        import socket
-        import time
-        from pathlib import Path
-
-        time.sleep(seconds)
-        sees = probe is None or Path(probe).exists()
-        return json.dumps([socket.gethostname(), find(), sees])
+    def look(*_: Any) -> tuple[str, bool]:
+        time.sleep(_CHECK_SECONDS)
+        return socket.gethostname(), probe.exists()
 
     context = getattr(spark, "sparkContext", None)
     tasks = context.defaultParallelism if context is not None else _CHECK_TASKS
     try:
-        told = {row.result for row in _each(spark, look, "string", tasks).collect()}
+        told = on_executors(spark, look, [None] * tasks)
     finally:
-        if probe is not None:
-            Path(probe).unlink()
-    for host, lacking, sees in map(json.loads, sorted(told)):
-        if lacking:
-            raise ExecutorsLack(advice(host, lacking))
-        if not sees:
-            raise ExecutorsLack(
-                f"Executors on {host} do not see a file that this driver wrote to {path}: the path "
-                f"is not on a shared disk. Choose a path on a shared disk, or an object store, "
-                f"such as s3://bucket/lake."
-            )
+        probe.unlink()
+    if blind := sorted({host for host, sees in told if not sees}):
+        raise ExecutorsLack(
+            f"Executors on {', '.join(blind)} do not see a file that this driver wrote to {path}: "
+            f"the path is not on a shared disk. Choose a path on a shared disk, or an object "
+            f"store, such as s3://bucket/lake."
+        )
 
 
-def _probe(path: str) -> str:
-    directory = Path(path).resolve()
-    directory.mkdir(parents=True, exist_ok=True)
-    probe = directory / f"_seen-{uuid.uuid4().hex}"
-    probe.touch()
-    return str(probe)
+class _Task(Landing):
+    """A function as Spark calls it on an executor, where missing packages are reported."""
+
+    def __init__(self, function: Callable[[int, Any], Any], payloads: Sequence[Any]) -> None:
+        self.function, self.payloads = function, payloads
+
+    def __call__(self, number: int) -> bytes:
+        return pickle.dumps(self.function(number, self.payloads[number]))
 
 
 def on_executors(
@@ -87,20 +75,11 @@ def on_executors(
     Results of failed or superseded attempts are discarded. Runs as a plain UDF, which works in
     Spark Connect too and needs no pandas.
     """
-    if not payloads:
+    tasks = len(payloads)
+    if not tasks:
         return []
-    given = list(payloads)
-
-    def call(number: int) -> bytes:
-        return pickle.dumps(function(number, given[number]))
-
-    with watched(spark, "tasks", len(given), progress):
-        rows = _each(spark, call, "binary", len(given)).collect()
-    return [pickle.loads(row.result) for row in sorted(rows)]
-
-
-def _each(spark: Any, function: Callable[[int], Any], kind: str, tasks: int) -> Any:
-    """Return a DataFrame with one row per task: its number, and the function's result."""
     # Marked as nondeterministic, so that Spark calls it exactly once per row.
-    result = f.udf(function, kind, useArrow=False).asNondeterministic()
-    return spark.range(0, tasks, 1, tasks).select("id", result("id").alias("result"))
+    result = f.udf(_Task(function, list(payloads)), "binary", useArrow=False).asNondeterministic()
+    with watched(spark, "tasks", tasks, progress):
+        rows = spark.range(0, tasks, 1, tasks).select("id", result("id").alias("result")).collect()
+    return [pickle.loads(row.result) for row in sorted(rows)]

@@ -103,40 +103,40 @@ def export(
         runs.locked(connection, path),
         runs.recorded(connection, path, queues),
     ):
-        _check(spark, path, table)
+        # Checked before anything is recorded or deleted.
+        files.check(path)
+        if table:
+            iceberg.check(table)
+        executors.check(spark, path)
         if anew:
-            _delete(connection, path)
+            if former := runs.delete(connection, path):
+                iceberg.drop(former)
+            files.delete(path)
         lake = _opened(connection, path, queues, holds_retention, table, tell)
         files.sweep(path)
-        options = _options(url, lake, rows_per_task)
+        # Removed messages are no error: the run reports their queues.
+        options = Options.parse({"url": url, "failOnDataLoss": "false"})
+        options = replace(options, subscribe=lake.queues, rows_per_partition=rows_per_task)
         span = lake.exported_below, database.server(connection).now.xmin
-        schemas = body_columns.declare(connection, options, lake, body_schemas or {}, span, tell)
+        schemas = body_columns.declare(connection, options, lake, body_schemas or {}, span)
         lake = runs.store_schemas(connection, lake, schemas)
-        summary, lake = _export_run(spark, connection, options, lake, span, tell, progress)
-        compacted = _compact(spark, connection, lake, max_files, expire_snapshots, tell, progress)
+        job = _Job(spark, connection, options, tell, progress)
+        summary, lake = _export_run(job, lake, *span)
+        compacted = _compact(job, lake, max_files, expire_snapshots)
         if table and summary.run is None and not compacted:
             _register(connection, lake)  # the lake has just become a table
     return replace(summary, compacted=compacted, seconds=time.monotonic() - started)
 
 
-def _check(spark: Any, path: str, table: str) -> None:
-    """Check what an export needs, before anything is recorded or deleted."""
-    files.check(path)
-    if table:
-        iceberg.check(table)
-    executors.check(spark, path)
+@dataclass(frozen=True)
+class _Job:
+    """The parts of an export that do not change while it runs."""
 
-
-def _delete(connection: psycopg.Connection[Any], path: str) -> None:
-    if table := runs.delete(connection, path):
-        iceberg.drop(table)
-    files.delete(path)
-
-
-def _options(url: str, lake: Lake, rows_per_task: int) -> Options:
-    # Removed messages are no error: the run reports their queues.
-    options = Options.parse({"url": url, "failOnDataLoss": "false"})
-    return replace(options, subscribe=lake.queues, rows_per_partition=rows_per_task)
+    spark: Any
+    connection: psycopg.Connection[Any]
+    options: Options
+    tell: Callable[[str], None]
+    progress: Progress
 
 
 def _opened(
@@ -159,20 +159,12 @@ def _opened(
     return runs.open_lake(connection, path, *asked)
 
 
-def _export_run(
-    spark: Any,
-    connection: psycopg.Connection[Any],
-    options: Options,
-    lake: Lake,
-    span: tuple[int, int],
-    tell: Callable[[str], None],
-    progress: Progress,
-) -> tuple[Summary, Lake]:
+def _export_run(job: _Job, lake: Lake, low: int, high: int) -> tuple[Summary, Lake]:
     """Export the messages that a span of transactions archived, if any.
 
     Returns the lake with the schemas that grew with the messages' bodies.
     """
-    low, high = span
+    connection, options = job.connection, job.options
     start, end = Offset(Snapshot.below(low)), Offset(Snapshot.below(high))
     chosen = database.queues(connection, options, may_be_dropped=True)
     condition = planning.in_window(options, chosen, start, end)
@@ -190,36 +182,47 @@ def _export_run(
     else:
         # New rows are few, so they are found by transaction and not by reading the whole table.
         tasks = planning.cut_by_transaction(connection, options, NAMES, chosen, start, end)
-    tell(f"Run {run}: exporting in {len(tasks)} tasks")
-    url, path = options.url, lake.path
+    job.tell(f"Run {run}: exporting in {len(tasks)} tasks")
+    written, notices, lake = _written(job, lake, run, tasks)
+    marks = purges.marks(connection, options, chosen)
+    lost = guard.lost(marks)
+    notices += [
+        f"lacks messages of queue {name!r}: they were purged, or the queue was dropped, before the "
+        f"export. Pass --hold-retention to make retention wait for exports."
+        for name in sorted(mark.queue for mark in lost)
+    ]
+    for notice in [*notices, *body_columns.misfits(written)]:
+        job.tell(f"Run {run}: {notice}")
+    job.tell(f"Run {run}: publishing {len(written)} files")
+    manifest = Manifest(written, lacks=_lacks(lost if low else marks, high))
+    _publish(connection, lake, run, manifest)
+    rows, size = sum(f["rows"] for f in written), sum(f["bytes"] for f in written)
+    done = Summary(run, rows, len(written), size, resumed=resumed, misfits=manifest.misfits)
+    return done, lake
+
+
+def _written(
+    job: _Job, lake: Lake, run: int, tasks: Sequence[planning.Task]
+) -> tuple[list[File], list[str], Lake]:
+    """Write the rows of a run, again for as long as their bodies have new fields or types.
+
+    Returns the files, notices, and the lake with its new schemas.
+    """
+    url, path = job.options.url, lake.path
     while True:
         schemas = lake.body_schemas
 
         def write(place: int, task: planning.Task, schemas: Any = schemas) -> list[File]:
             return files.write(path, run, place, arrow.batches(url, task), schemas=schemas)
 
-        parts = executors.on_executors(spark, write, tasks, progress)
+        parts = executors.on_executors(job.spark, write, tasks, job.progress)
         written = [file for part in parts for file in part]
-        lake = runs.store_schemas(connection, lake, body_columns.grown(lake, written, tell))
-        if lake.body_schemas == schemas:
-            break
-        tell(f"Run {run}: bodies have new fields or types, so it is written again with them")
+        grown, notices = body_columns.grown(lake, written)
+        lake = runs.store_schemas(job.connection, lake, grown)
+        if grown == schemas:
+            return written, notices, lake
+        job.tell(f"Run {run}: bodies have new fields or types, so it is written again with them")
         files.sweep(path)
-    marks = purges.marks(connection, options, chosen)
-    lost = guard.lost(marks)
-    for name in sorted(mark.queue for mark in lost):
-        tell(
-            f"Run {run} lacks messages of queue {name!r}: they were purged, or the queue was "
-            f"dropped, before the export. Pass --hold-retention to make retention wait for exports."
-        )
-    for line in body_columns.misfits(written):
-        tell(f"Run {run}: {line}")
-    tell(f"Run {run}: publishing {len(written)} files")
-    manifest = Manifest(written, lacks=_lacks(lost if low else marks, high))
-    _publish(connection, lake, run, manifest)
-    rows, size = sum(f["rows"] for f in written), sum(f["bytes"] for f in written)
-    done = Summary(run, rows, len(written), size, resumed=resumed, misfits=manifest.misfits)
-    return done, lake
 
 
 def _lacks(marks: Iterable[purges.Mark], high: int) -> dict[str, int]:
@@ -250,15 +253,7 @@ def _register(connection: psycopg.Connection[Any], lake: Lake) -> None:
     iceberg.register(lake.path, lake.table, schema, runs.replaced(connection, lake))
 
 
-def _compact(
-    spark: Any,
-    connection: psycopg.Connection[Any],
-    lake: Lake,
-    max_files: int,
-    expire: dt.timedelta | None,
-    tell: Callable[[str], None],
-    progress: Progress,
-) -> int:
+def _compact(job: _Job, lake: Lake, max_files: int, expire: dt.timedelta | None) -> int:
     """Merge the files of each directory that has too many, or columns of a former type."""
     schemas = lake.body_schemas
     stale = {queue for queue, schema in schemas.items() if schema["stale"]}
@@ -272,21 +267,20 @@ def _compact(
         ]
     if not merges:
         return 0
-    run, _ = runs.begin(connection, lake, "COMPACT")
-    tell(f"Run {run}: compacting {len(merges)} directories")
+    run, _ = runs.begin(job.connection, lake, "COMPACT")
+    job.tell(f"Run {run}: compacting {len(merges)} directories")
     path = lake.path
 
     def merge(place: int, task: files.Merge) -> list[File]:
         return files.merge(path, run, place, task, schemas)
 
-    parts = executors.on_executors(spark, merge, merges, progress)
+    parts = executors.on_executors(job.spark, merge, merges, job.progress)
     manifest = Manifest(
         [file for part in parts for file in part],
         remove=[place for each in merges for place in each.places],
         delete=[place for each in merges for place in each.delete],
     )
-    _publish(connection, lake, run, manifest)
+    _publish(job.connection, lake, run, manifest)
     if stale:
-        fresh = {queue: {**schema, "stale": False} for queue, schema in schemas.items()}
-        runs.store_schemas(connection, lake, fresh)
+        runs.store_schemas(job.connection, lake, body_columns.compacted(schemas))
     return len(merges)

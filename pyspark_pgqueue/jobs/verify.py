@@ -16,32 +16,6 @@ from pyspark_pgqueue.source import database
 
 Sums = dict[str, list[int]]
 
-# Spark and PostgreSQL build the same text of a message, and sum the first 32 bits of its MD5.
-_SPARK = """
-SELECT queue, count(*),
-       coalesce(sum(cast(conv(substr(md5(concat_ws('|', cast(id AS string), state,
-           cast(read_ct AS string), cast(attempts AS string),
-           cast(unix_micros(enqueued_at) AS string), cast(unix_micros(archived_at) AS string),
-           coalesce(error, '~'), coalesce(headers, '~'), coalesce(body, '~'))),
-           1, 8), 16, 10) AS bigint)), 0)
-FROM pgqueue_verified WHERE archive_xid >= {low} AND archive_xid < {high} GROUP BY queue
-"""
-_POSTGRES = """
-SELECT q.name, count(*),
-       sum(('x' || substr(md5(concat_ws('|', a.id, a.state, a.read_ct, a.attempts,
-           (extract(epoch FROM a.enqueued_at) * 1000000)::bigint,
-           (extract(epoch FROM a.archived_at) * 1000000)::bigint,
-           coalesce(a.error, '~'), coalesce(m.headers::text, '~'), coalesce(m.body::text, '~'))),
-           1, 8))::bit(32)::bigint)::bigint
-FROM pgqueue_archive a
-JOIN pgqueue_queue q ON q.id = a.queue_id
-JOIN pgqueue_message m
-    ON m.id = a.id AND m.queue_id = a.queue_id AND m.enqueued_at = a.enqueued_at
-WHERE a.archive_xid >= %(low)s AND a.archive_xid < %(high)s
-  AND (%(all)s OR lower(q.name) = ANY(%(names)s))
-GROUP BY q.name
-"""
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -118,7 +92,7 @@ def _in_lake(spark: Any, path: str, low: int, high: int) -> Sums:
     if not files.files_in(path):
         return {}
     reading.read(spark, path).createOrReplaceTempView("pgqueue_verified")
-    rows = spark.sql(_SPARK.format(low=low, high=high)).collect()
+    rows = spark.sql(database.sql("jobs/verify/spark", low=low, high=high)).collect()
     return {str(row[0]): [int(row[1]), int(row[2])] for row in rows}
 
 
@@ -146,7 +120,7 @@ def _in_database(
     connection: psycopg.Connection[Any], names: Sequence[str], low: int, high: int
 ) -> Sums:
     rows = connection.execute(
-        _POSTGRES,
+        database.sql("jobs/verify/postgres"),
         {"low": low, "high": high, "all": not names, "names": [name.lower() for name in names]},
     )
     return {name: [int(count), int(checksum)] for name, count, checksum in rows}

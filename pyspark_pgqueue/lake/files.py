@@ -214,24 +214,28 @@ def merge(path: str, run: int, number: int, task: Merge, schemas: Mapping[str, A
     ]
     if task.anew:
         found = [body_columns.without(each) for each in found]
+        schemas = {queue: {**schema, "evolves": False} for queue, schema in schemas.items()}
     # Later files may have more columns.
     schema = pa.unify_schemas(found, promote_options="permissive")
     rows = (batch for place in task.places for batch in rows_of(store, place, schema))
     return write(path, run, number, rows, to=task.to, schemas=schemas if task.anew else None)
 
 
-def rows_of(store: Store, place: str, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield a file's rows. Columns that are missing in it come from its path, or are NULL."""
-    with parquet.ParquetFile(store.path(place), filesystem=store.filesystem) as file:
-        columns = [name for name in wanted.names if name in file.schema_arrow.names]
-        there = {name: key_of(place, name) or None for name in wanted.names}
-        for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns, use_threads=False):
-            yield pa.RecordBatch.from_arrays(
-                [
-                    batch.column(field.name).cast(field.type)
-                    if field.name in columns
-                    else pa.repeat(pa.scalar(there[field.name], field.type), len(batch))
-                    for field in wanted
-                ],
-                schema=wanted,
-            )
+def rows_of(
+    store: Store,
+    place: str,
+    schema: pa.Schema,
+    names: Sequence[str] | None = None,
+    where: pc.Expression | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield a file's rows. Columns that are missing in it come from its path, or are NULL.
+
+    Skips row groups that have no rows ``where``, by their statistics.
+    """
+    from pyarrow import dataset
+
+    day = pc.field("date") == key_of(place, "date")
+    file = dataset.ParquetFileFormat().make_fragment(store.path(place), store.filesystem, day)
+    yield from file.to_batches(
+        schema=schema, columns=names, filter=where, batch_size=ROWS_AT_ONCE, use_threads=False
+    )

@@ -41,6 +41,9 @@ class Lake:
     body_schemas: dict[str, Any]
     system: str
 
+    def has(self, queue: str) -> bool:
+        return not self.queues or queue.lower() in map(str.lower, self.queues)
+
     def check_server(self, server: database.Server) -> None:
         """Refuse a lake of another server, or of a later state of this one."""
         if self.system != server.system or self.exported_below > server.now.xmax:
@@ -128,26 +131,8 @@ def recorded(
             given = {"path": path, "error": told[:_MOST_OF_AN_ERROR], "anew": anew}
             if anew and not isinstance(error, InvalidOption):
                 _register(connection, path, queues, database.server(connection).system)
-            connection.execute(_FAIL, given)
+            connection.execute(database.sql("lake/runs/fail"), given)
         raise
-
-
-_FAIL = """
-WITH unfinished AS (
-    UPDATE pgqueue_export_run
-    SET error = %(error)s,
-        state = CASE state WHEN 'RUNNING' THEN 'FAILED' ELSE state END,
-        finished_at = CASE state WHEN 'RUNNING' THEN clock_timestamp() END
-    WHERE lake_id = (SELECT id FROM pgqueue_lake WHERE path = %(path)s)
-      AND state IN ('RUNNING', 'PUBLISHING')
-    RETURNING id
-)
-INSERT INTO pgqueue_export_run (lake_id, kind, state, from_xid, to_xid, rows, files, bytes,
-                                manifest, error, finished_at)
-SELECT id, 'EXPORT', 'FAILED', exported_below, exported_below, 0, 0, 0, '{}', %(error)s,
-       clock_timestamp()
-FROM pgqueue_lake WHERE path = %(path)s AND %(anew)s AND NOT EXISTS (SELECT FROM unfinished)
-"""
 
 
 def _register(
@@ -158,20 +143,11 @@ def _register(
     holds: bool | None = None,
     table: str = "",
 ) -> Lake:
-    """Return the lake at a path, which is registered if it is new. Other settings change it.
-
-    Until a run has published files, other queues may be chosen.
-    """
+    """Return the lake at a path, which is registered if it is new. Other settings change it."""
     row = connection.execute(
-        "INSERT INTO pgqueue_lake (path, queues, holds_retention, exported_below, system, iceberg, "
-        "body_schemas) "
-        "VALUES (%(path)s, %(queues)s, coalesce(%(holds)s, false), 0, %(system)s, %(table)s, '{}') "
-        "ON CONFLICT (path) DO UPDATE SET "
-        "holds_retention = coalesce(%(holds)s, pgqueue_lake.holds_retention), "
-        "iceberg = coalesce(nullif(pgqueue_lake.iceberg, ''), excluded.iceberg), "
-        f"queues = CASE WHEN {_HAS_FILES} OR excluded.queues = '[]' "
-        "THEN pgqueue_lake.queues ELSE excluded.queues END "
-        f"RETURNING {_COLUMNS}",
+        database.sql(
+            "lake/runs/register", columns=_COLUMNS, has_files=database.sql("lake/runs/has_files")
+        ),
         {
             "path": path,
             "queues": json.dumps(list(queues)),
@@ -182,13 +158,6 @@ def _register(
     ).fetchone()
     assert row is not None
     return Lake(*row)
-
-
-#: Whether a run has published files of a lake, or began to.
-_HAS_FILES = (
-    "(pgqueue_lake.exported_at IS NOT NULL OR EXISTS (SELECT FROM pgqueue_export_run r "
-    "WHERE r.lake_id = pgqueue_lake.id AND r.state = 'PUBLISHING'))"
-)
 
 
 def open_lake(
@@ -202,12 +171,19 @@ def open_lake(
     """Return the lake at a path. Registers a new one. Raises InvalidOption and ServerChanged."""
     server = database.server(connection)
     known = connection.execute(
-        f"SELECT FROM pgqueue_lake WHERE path = %s AND {_HAS_FILES}", [path]
+        f"SELECT iceberg, jsonb_path_exists(body_schemas, '$.*.stale ? (@ == true)') "
+        f"FROM pgqueue_lake WHERE path = %s AND {database.sql('lake/runs/has_files')}",
+        [path],
     ).fetchone()
     if known is None and has_files:
         raise InvalidOption(
             f"{path} already has files of a lake that is not in this database: messages could be "
             f"duplicated there. Export to an empty path, or pass --anew to delete the files first."
+        )
+    if table and known == ("", True):
+        raise InvalidOption(
+            f"The last export to {path} changed a column's type, and was interrupted before it "
+            f"wrote older files again. Export once without --table, then with it."
         )
     lake = _register(connection, path, queues, server.system, holds, table)
     if table and table != lake.table:
@@ -238,15 +214,8 @@ def unfinished(connection: psycopg.Connection[Any], lake: Lake) -> tuple[int, Ma
     """Return the id and manifest of a run whose process died while it published. Records any other
     dead run as failed.
     """
-    connection.execute(
-        "UPDATE pgqueue_export_run SET state = 'FAILED', finished_at = clock_timestamp(), "
-        "error = 'The process died, or was killed.' WHERE lake_id = %s AND state = 'RUNNING'",
-        [lake.id],
-    )
-    row = connection.execute(
-        "SELECT id, manifest FROM pgqueue_export_run WHERE lake_id = %s AND state = 'PUBLISHING'",
-        [lake.id],
-    ).fetchone()
+    connection.execute(database.sql("lake/runs/died"), [lake.id])
+    row = connection.execute(database.sql("lake/runs/unfinished"), [lake.id]).fetchone()
     if row is None:
         return None
     number, manifest = row
@@ -261,57 +230,32 @@ def begin(
     Returns the new run's id, and the ids of the resumed runs.
     """
     with connection.transaction():
-        [(number,)] = connection.execute(
-            "INSERT INTO pgqueue_export_run "
-            "(lake_id, kind, state, from_xid, to_xid, rows, files, bytes, manifest, error) "
-            "VALUES (%s, %s, 'RUNNING', %s, %s, 0, 0, 0, '{}', '') RETURNING id",
-            [lake.id, kind, low, high],
-        ).fetchall()
-        failed = connection.execute(
-            "UPDATE pgqueue_export_run SET resumed_by_id = %s WHERE lake_id = %s AND kind = %s "
-            "AND state = 'FAILED' AND resumed_by_id IS NULL RETURNING id",
-            [number, lake.id, kind],
-        ).fetchall()
+        given = [lake.id, kind, low, high]
+        [(number,)] = connection.execute(database.sql("lake/runs/begin"), given)
+        resume = database.sql("lake/runs/resume")
+        failed = connection.execute(resume, [number, lake.id, kind]).fetchall()
     return number, tuple(sorted(pk for (pk,) in failed))
 
 
 def publishing(connection: psycopg.Connection[Any], run: int, manifest: Manifest) -> None:
     """Record the changes that the run publishes. From now on the run can only be finished."""
     add = manifest.add
-    connection.execute(
-        "UPDATE pgqueue_export_run SET state = 'PUBLISHING', manifest = %s, "
-        "rows = %s, files = %s, bytes = %s WHERE id = %s",
-        [
-            json.dumps(manifest.as_dict()),
-            sum(f["rows"] for f in add),
-            len(add),
-            sum(f["bytes"] for f in add),
-            run,
-        ],
-    )
+    rows, size = (sum(file[name] for file in add) for name in ("rows", "bytes"))
+    given = [json.dumps(manifest.as_dict()), rows, len(add), size, run]
+    connection.execute(database.sql("lake/runs/publishing"), given)
 
 
 def end(connection: psycopg.Connection[Any], run: int) -> None:
     """Record that the run is published, and how far its lake is exported."""
     with connection.transaction():
-        [(kind, below, lake)] = connection.execute(
-            "UPDATE pgqueue_export_run SET state = 'DONE', error = '', "
-            "finished_at = clock_timestamp() WHERE id = %s "
-            "RETURNING kind, to_xid, lake_id",
-            [run],
-        ).fetchall()
+        [(kind, below, lake)] = connection.execute(database.sql("lake/runs/done"), [run])
         if kind == "EXPORT":
             exported(connection, lake, below)
 
 
 def exported(connection: psycopg.Connection[Any], lake: int, below: int) -> None:
     """Record that the lake has all messages of transactions with ids less than ``below``."""
-    connection.execute(
-        "UPDATE pgqueue_lake SET exported_below = %(below)s, exported_at = coalesce("
-        "(SELECT min(archived_at) FROM pgqueue_archive WHERE archive_xid >= %(below)s), "
-        "clock_timestamp()) WHERE id = %(lake)s",
-        {"below": below, "lake": lake},
-    )
+    connection.execute(database.sql("lake/runs/exported"), {"below": below, "lake": lake})
 
 
 def store_schemas(connection: psycopg.Connection[Any], lake: Lake, schemas: dict[str, Any]) -> Lake:
@@ -326,11 +270,7 @@ def store_schemas(connection: psycopg.Connection[Any], lake: Lake, schemas: dict
 
 def replaced(connection: psycopg.Connection[Any], lake: Lake) -> set[str]:
     """The files whose rows a compaction wrote to other files."""
-    rows = connection.execute(
-        "SELECT jsonb_array_elements_text(manifest -> 'remove') FROM pgqueue_export_run "
-        "WHERE lake_id = %s AND kind = 'COMPACT' AND state IN ('PUBLISHING', 'DONE')",
-        [lake.id],
-    )
+    rows = connection.execute(database.sql("lake/runs/replaced"), [lake.id])
     return {place for (place,) in rows}
 
 
@@ -346,27 +286,10 @@ class Group(NamedTuple):
 def groups(
     connection: psycopg.Connection[Any], lake: Lake, options: Options, low: int, high: int
 ) -> list[Group]:
-    """Return the row groups that may have selected messages of these transactions, by path.
-
-    The files are those of the finished runs. A directory may have others: while a run is published,
-    and while replaced files are deleted.
-    """
+    """Return the row groups that may have selected messages of these transactions, by path."""
+    selected = database.SELECTED.format(name="substring(place FROM 'queue=([^/]+)')")
     rows = connection.execute(
-        f"""
-        WITH run AS (
-            SELECT kind, to_xid, manifest FROM pgqueue_export_run
-            WHERE lake_id = %(lake)s AND state = 'DONE'
-        )
-        SELECT place, (g ->> 0)::bigint, (g ->> 1)::bigint, (g ->> 2)::bigint
-        FROM run, jsonb_array_elements(manifest -> 'add') file,
-             jsonb_array_elements(file -> 'groups') g, concat(file ->> 'to') place
-        WHERE (kind = 'COMPACT' OR to_xid > %(low)s)
-          AND (g ->> 0)::bigint < %(high)s AND (g ->> 1)::bigint >= %(low)s
-          AND starts_with(place, 'archive/')
-          AND {database.SELECTED.format(name="substring(place FROM 'queue=([^/]+)')")}
-          AND place NOT IN (SELECT jsonb_array_elements_text(manifest -> 'delete') FROM run)
-        ORDER BY place COLLATE "C"  -- the files of a directory one after the other
-        """,
+        database.sql("lake/runs/groups", selected=selected),
         {"lake": lake.id, "low": low, "high": high, **database.selection(options)},
     )
     return [Group._make(row) for row in rows]
@@ -375,25 +298,12 @@ def groups(
 def lacking(
     connection: psycopg.Connection[Any], lake: Lake, options: Options, at: Offset
 ) -> list[str]:
-    """Return the selected queues of which the lake may lack messages that a stream has not read.
-
-    A stream that began with the lake does not miss what was purged before the lake's first run.
-    """
+    """Return the selected queues of which the lake may lack messages that a stream has not read."""
+    params = {"lake": lake.id, "low": at.since.xmin, "began": at.lake}
+    selected = database.SELECTED.format(name="queue")
     rows = connection.execute(
-        f"""
-        SELECT queue, below::bigint
-        FROM pgqueue_export_run, jsonb_each_text(manifest -> 'lacks') AS lack (queue, below)
-        WHERE lake_id = %(lake)s AND state = 'DONE' AND to_xid > %(low)s
-          AND (from_xid > 0 OR lake_id <> %(began)s)
-          AND {database.SELECTED.format(name="queue")}
-        ORDER BY queue
-        """,
-        {
-            "lake": lake.id,
-            "low": at.since.xmin,
-            "began": at.lake,
-            **database.selection(options),
-        },
+        database.sql("lake/runs/lacking", selected=selected),
+        {**params, **database.selection(options)},
     )
     # Unlike a stream at the start of an archive, one at the start of a lake misses what is lacking.
     return [queue for queue, below in rows if at.past(1).may_lack(below)]

@@ -12,7 +12,7 @@ import datetime as dt
 import time
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -23,10 +23,10 @@ from pyspark.sql.datasource import InputPartition
 
 from pyspark_pgqueue.errors import DataLost, InvalidOption, LakeDiffers
 from pyspark_pgqueue.lake import runs
-from pyspark_pgqueue.lake.files import ROWS_AT_ONCE, archive_schema
+from pyspark_pgqueue.lake.files import archive_schema, rows_of
 from pyspark_pgqueue.lake.runs import Group, Lake
 from pyspark_pgqueue.lake.stores import address, explained, key_of, open_at
-from pyspark_pgqueue.source import arrow, columns, database
+from pyspark_pgqueue.source import arrow, columns, database, purges
 from pyspark_pgqueue.source.offsets import Offset, Snapshot
 from pyspark_pgqueue.source.options import FROM_THE_START, Options
 from pyspark_pgqueue.source.stream import ArchiveStream
@@ -42,20 +42,11 @@ class LakeTask:
     places: tuple[str, ...]
 
     def batches(self, options: Options, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows. Row groups without any are skipped by their statistics."""
-        from pyarrow import dataset
-
-        store, kind = open_at(self.lake.path), dataset.ParquetFileFormat()
+        store = open_at(self.lake.path)
         wanted = within(self.start, self.end, self.lake.exported_below) & _between_times(options)
         for place in self._present(options):
             with explained(self.lake.path):
-                yield from kind.make_fragment(store.path(place), store.filesystem).to_batches(
-                    schema=archive_schema(),
-                    columns=list(names),
-                    filter=wanted,
-                    batch_size=ROWS_AT_ONCE,
-                    use_threads=False,
-                )
+                yield from rows_of(store, place, archive_schema(), list(names), wanted)
 
     def _present(self, options: Options) -> Iterable[str]:
         """Return the files that have the rows.
@@ -87,6 +78,8 @@ class LakeStream(ArchiveStream):
     """The messages of a lake as a stream, and then the archive."""
 
     lake: Lake
+    #: The purge marks from before the lake's state was read.
+    marks: list[purges.Mark]
 
     def initialOffset(self) -> dict[str, Any]:
         self._queues()
@@ -96,22 +89,30 @@ class LakeStream(ArchiveStream):
     def _queues(self) -> list[database.Queue]:
         """Return the selected queues of the archive, and read the lake's present state."""
         chosen = super()._queues()
+        self.marks = purges.marks(self._connection, self.options, chosen)
         self.lake = lake = runs.known(self._connection, address(self.options.lake or ""))
         if self.options.fail_on_server_change:
             lake.check_server(database.server(self._connection))
         wanted = {*(name.lower() for _, name in chosen), *map(str.lower, self.options.subscribe)}
-        if lake.queues and (lacks := wanted - set(map(str.lower, lake.queues))):
+        if lacks := [name for name in sorted(wanted) if not lake.has(name)]:
             raise InvalidOption(
-                f"The lake {lake.path} does not have the queue {', '.join(sorted(lacks))}, only "
+                f"The lake {lake.path} does not have the queue {', '.join(lacks)}, only "
                 f"{', '.join(lake.queues)}. Select its queues with subscribe, or use a lake that "
                 f"has all of them."
             )
         return chosen
 
     def _check_purged(self, at: Offset, chosen: list[database.Queue]) -> None:
-        super()._check_purged(at.past(self.lake.exported_below), chosen)
+        super()._check_purged(at, chosen)
         for queue in runs.lacking(self._connection, self.lake, self.options, at):
             self._lost(DataLost(queue, lake=self.lake.path))
+
+    def _reached(self, at: Offset, queue: str) -> Offset:
+        return at.past(self.lake.exported_below) if self.lake.has(queue) else at
+
+    def _guard(self, at: Offset, queue_ids: tuple[int, ...]) -> purges.Guard | None:
+        """Notices every purge since the plan: the lake may have by now what was removed."""
+        return purges.Guard(queue_ids, at, tuple(self.marks))
 
     def _sooner(self, at: Offset, until: Snapshot, most: int | None) -> Snapshot | None:
         """A step in the lake ends between two transactions, by the row groups' statistics."""
@@ -143,7 +144,9 @@ class LakeStream(ArchiveStream):
                 left = self.options.rows_per_partition
             shares[-1] += dict.fromkeys(each.place for each in there)
             left -= rows
-        return [LakeTask(self.lake, at, end, tuple(places)) for places in shares]
+        # The schemas may be large, and a task needs none.
+        lake = replace(self.lake, body_schemas={})
+        return [LakeTask(lake, at, end, tuple(places)) for places in shares]
 
     def _groups(self, low: int, high: int) -> list[Group]:
         day = self.options.archived_from and _moment(self.options.archived_from).date().isoformat()
@@ -159,8 +162,8 @@ class LakeStream(ArchiveStream):
         try:
             yield from super().read(partition)
         except DataLost:
-            # Raised before the first row: since the plan, rows were exported and then purged. If
-            # they were not exported, the new plan raises DataLost again.
+            # Raised before the first row: since the plan, rows were purged. If they were not
+            # exported before, the new plan raises DataLost, or with failOnDataLoss=false warns.
             for part in self.partitions(*(offset.as_dict() for offset in task.span)):
                 yield from self.read(part)
             self.stop()

@@ -111,13 +111,16 @@ class _Writer(Landing):
     ) -> None:
         """Send the staged rows. Corrects ``counts`` if a unique key keeps rows from being sent."""
         if not {"delay", "expires", "unique_key"}.isdisjoint(self.columns):
-            connection.execute(ARRIVED)
+            given = ", ".join(f"{name} {kind}" for name, kind in GIVEN.items())
+            connection.execute(database.sql("sink/writing/arrived", given=given))
             self._copy(connection, "pgqueue_arrived", tokens, rows)
             until, on_conflict = self.options.until, self.options.on_conflict
             for queue in queues:
                 params = claim(queue.unique_window, "column", until, on_conflict, None, None)
-                names = {**table_names(queue.id), "given": ", ".join(GIVEN)}
-                sent = connection.execute(SEND_ONCE.format_map(names), params)
+                text = database.sql(
+                    "sink/writing/once", **table_names(queue.id), given=", ".join(GIVEN)
+                )
+                sent = connection.execute(text, params)
                 counts[queue.id] = sent.rowcount
         elif queues:
             # With one queue, copy into its own table, whose trigger need not look up the rows'
@@ -159,70 +162,11 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         self._publish(messages, app_id, batchId)
 
 
-ARRIVED = f"""
-CREATE TEMPORARY TABLE pgqueue_arrived (
-    place bigint GENERATED ALWAYS AS IDENTITY,
-    queue_id integer,
-    delay double precision CHECK (delay < 'Infinity' AND delay > '-Infinity'),
-    expires double precision CHECK (expires > 0 AND expires < 'Infinity'),
-    {", ".join(f"{name} {kind}" for name, kind in GIVEN.items())}
-) ON COMMIT DROP;
-ALTER TABLE pgqueue_arrived ALTER priority SET DEFAULT 0
-"""
-
-# Claims the rows' unique keys, as send_batch does. The trigger of the queue's own table adds the
-# inserted messages to the queue, and wakes consumers.
-SEND_ONCE = """
-WITH arrived AS MATERIALIZED (
-    SELECT row_number() OVER (ORDER BY place) AS place, delay, expires, {given}
-    FROM pgqueue_arrived WHERE queue_id = {queue_id}
-),
-claimed AS MATERIALIZED (
-    SELECT c.* FROM (
-        SELECT array_agg(unique_key ORDER BY place) AS keys,
-               array_agg(priority ORDER BY place) AS priorities,
-               array_agg(group_key ORDER BY place) AS groups
-        FROM arrived) a
-    CROSS JOIN LATERAL pgqueue_claim_keys(
-        {queue_id}, keys, priorities, groups, %(kind)s, %(window)s::interval, %(on_conflict)s,
-        %(max_wait)s) c
-)
-INSERT INTO {message} (id, queue_id, scheduled_at, expires_at, {given})
-SELECT c.id, {queue_id},
-       CASE WHEN delay > 0 THEN statement_timestamp() + delay * interval '1 second' END,
-       statement_timestamp() + expires * interval '1 second', {given}
-FROM arrived a JOIN claimed c USING (place)
-WHERE c.conflict IS DISTINCT FROM 'skipped'
-ORDER BY c.id
-"""
-
-
 def _is_new(
     connection: psycopg.Connection[Any], app_id: str, version: int | None, rows: int
 ) -> bool:
-    written = connection.execute(
-        """
-        INSERT INTO pgqueue_spark_txn AS t (app_id, version, sent) VALUES (%s, %s, %s)
-        ON CONFLICT (app_id) DO UPDATE
-        SET version = excluded.version, sent = excluded.sent, committed_at = DEFAULT
-        WHERE t.version < excluded.version
-        """,
-        [app_id, version, rows],
-    )
-    return written.rowcount == 1
-
-
-# Adds to the entry of an operation that has not ended: the same call by the same actor, interrupted
-# or not.
-_OPEN = (
-    "operation = %(operation)s AND arguments @> %(id)s::jsonb AND who = %(who)s "
-    "AND ended_at IS NULL"
-)
-_ADD = (
-    f"UPDATE pgqueue_audit SET count = count + %(count)s WHERE {_OPEN} "
-    "AND queue_id = %(queue_id)s RETURNING id"
-)
-_END = f"UPDATE pgqueue_audit SET ended_at = statement_timestamp() WHERE {_OPEN}"
+    params = {"app_id": app_id, "version": version, "rows": rows}
+    return connection.execute(database.sql("sink/writing/is_new"), params).rowcount == 1
 
 
 def _record(
@@ -238,15 +182,17 @@ def _record(
         "id": json.dumps({"id": given["id"]}),
         "who": actor["who"],
     }
+    still_open = database.sql("sink/writing/open")
+    add = database.sql("sink/writing/add", open=still_open)
     with acting_as(**actor):
         for queue in queues:
             count = counts[queue.id]
-            found = connection.execute(_ADD, {**params, "count": count, "queue_id": queue.id})
+            found = connection.execute(add, {**params, "count": count, "queue_id": queue.id})
             if count and not found.rowcount:
                 place = queue.id, queue.name
                 record(BareRunner(connection), operation, place, given, count, ended=False)
     if told["ended"]:
-        connection.execute(_END, params)
+        connection.execute(database.sql("sink/writing/end", open=still_open), params)
 
 
 def _still_there(connection: psycopg.Connection[Any], ids: set[int]) -> list[OpenQueue]:

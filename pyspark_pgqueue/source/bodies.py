@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Iterable
 from decimal import ROUND_HALF_UP, Context, Decimal
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -21,29 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 from pyspark.errors import PySparkException
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    NullType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    VariantType,
-    VariantVal,
-)
+from pyspark.sql import types as t
 
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.source import database
@@ -69,11 +47,11 @@ _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d\d?)(?::?(\d\d?))?", re.A)
 # Spark 1.5 stored a date as days since 1970.
 _DAYS = re.compile(r"[+-]?\d{1,9}", re.A)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-_BITS = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
+_BITS = {t.ByteType: 8, t.ShortType: 16, t.IntegerType: 32, t.LongType: 64}
 # Digits and dots as zeros, to find a number that is too long.
 _DIGITS = bytes(48 if chr(code) in "0123456789." else 32 for code in range(256))
 _LONG = b"0" * (LIMIT + 1)
-_DECLARED = (DateType, TimestampType, DecimalType, MapType)
+_DECLARED = (t.DateType, t.TimestampType, t.DecimalType, t.MapType)
 _SPECIAL = {"NaN", "Infinity", "+Infinity", "-Infinity", "+INF", "-INF"}
 
 
@@ -115,7 +93,7 @@ def as_ddl(given: str) -> str:
     if not given.lstrip().startswith("{"):
         return f"struct<{given}>"
     try:
-        return ddl(StructType.fromJson(json.loads(given)))
+        return ddl(shape_of(t.StructType.fromJson(json.loads(given))))
     except (PySparkException, ValueError, KeyError, TypeError) as error:
         raise InvalidOption(
             f"bodySchema must be DDL such as 'order bigint, name string', the JSON of a "
@@ -123,104 +101,107 @@ def as_ddl(given: str) -> str:
         ) from error
 
 
-def ddl(kind: DataType) -> str:
-    """A type as DDL, with every name quoted.
+# Types while they are inferred or changed: a struct is a dict of its fields, an array a list of its
+# element, anything else Spark's type.
+
+
+def shape_of(kind: t.DataType) -> Any:
+    if isinstance(kind, t.StructType):
+        return {field.name: shape_of(field.dataType) for field in kind.fields}
+    return [shape_of(kind.elementType)] if isinstance(kind, t.ArrayType) else kind
+
+
+def typed(shape: Any) -> Any:
+    """Spark's type of a shape."""
+    if isinstance(shape, dict):
+        return t.StructType([t.StructField(name, typed(each)) for name, each in shape.items()])
+    return t.ArrayType(typed(shape[0])) if isinstance(shape, list) else shape
+
+
+def ddl(shape: Any) -> str:
+    """A shape as DDL, with every name quoted.
 
     >>> ddl(infer(['{"to": {"first name": "x"}}']))
     'struct<`to`: struct<`first name`: string>>'
     """
-    if isinstance(kind, StructType):
-        fields = (
-            f"`{field.name.replace('`', '``')}`: {ddl(field.dataType)}" for field in kind.fields
-        )
+    if isinstance(shape, dict):
+        fields = (f"`{name.replace('`', '``')}`: {ddl(each)}" for name, each in shape.items())
         return f"struct<{', '.join(fields)}>"
-    if isinstance(kind, ArrayType):
-        return f"array<{ddl(kind.elementType)}>"
-    return str(kind.simpleString())
+    return f"array<{ddl(shape[0])}>" if isinstance(shape, list) else str(shape.simpleString())
 
 
-def infer(texts: Iterable[str | None]) -> StructType:
-    """Infer the fields of some bodies. Bodies that are not objects are ignored.
+def infer(texts: Iterable[str | None]) -> dict[str, Any]:
+    """Infer the fields of some bodies. Bodies that are not objects have none.
 
-    >>> infer(['{"a": 1}', '{"a": 1.5, "b": ["x"]}']).simpleString()
-    'struct<a:double,b:array<string>>'
+    >>> ddl(infer(['{"a": 1}', '{"a": 1.5, "b": ["x"]}']))
+    'struct<`a`: double, `b`: array<string>>'
 
     Fields that are only ever null, or empty, have no type yet: see :func:`known`.
     """
-    found: DataType = StructType([])
+    found: dict[str, Any] = {}
     for text in texts:
         try:
             value = _decoded(text or "null")
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
-            found = merged(found, _type_of(value))
+            merge(found, _inferred(value))
     return found
 
 
-def _type_of(value: Any, level: int = 0) -> DataType:
-    if value is None:
-        return NullType()
-    if isinstance(value, bool):
-        return BooleanType()
+def _inferred(value: Any, level: int = 0) -> Any:
+    if isinstance(value, dict) and level < _DEEPEST:
+        return {name: _inferred(each, level + 1) for name, each in value.items()}
+    if isinstance(value, list) and level < _DEEPEST:
+        return [reduce(merge, (_inferred(each, level + 1) for each in value), t.NullType())]
     if isinstance(value, _Number):
         if "." in value:
-            return DoubleType()
-        return LongType() if _fits(value, 64) else StringType()
-    if isinstance(value, list) and level < _DEEPEST:
-        element: DataType = NullType()
-        for each in value:
-            element = merged(element, _type_of(each, level + 1))
-        return ArrayType(element)
-    if isinstance(value, dict) and level < _DEEPEST:
-        return StructType(
-            [StructField(name, _type_of(each, level + 1)) for name, each in value.items()]
-        )
-    return StringType()
+            return t.DoubleType()
+        return t.LongType() if _fits(value, 64) else t.StringType()
+    if value is None:
+        return t.NullType()
+    return t.BooleanType() if isinstance(value, bool) else t.StringType()
 
 
-def merged(one: DataType, other: DataType) -> DataType:
-    """A type that holds values of both types: double for bigint and double, else string.
+def merge(one: Any, other: Any) -> Any:
+    """Return a shape for values of both: double for bigint and double, else string.
 
-    A type that only a declaration gives stays as it is.
+    Adds the other's fields to ``one``. A type that only a declaration gives stays as it is.
     """
-    if one == other or isinstance(other, NullType) or isinstance(one, _DECLARED):
+    if isinstance(one, dict) and isinstance(other, dict):
+        for name, shape in other.items():
+            one[name] = merge(one[name], shape) if name in one else shape
         return one
-    if isinstance(one, NullType):
+    if isinstance(one, list) and isinstance(other, list):
+        return [merge(one[0], other[0])]
+    if one == other or isinstance(other, t.NullType) or isinstance(one, _DECLARED):
+        return one
+    if isinstance(one, t.NullType):
         return other
-    if isinstance(one, StructType) and isinstance(other, StructType):
-        types = {field.name: field.dataType for field in one.fields}
-        for field in other.fields:
-            types[field.name] = merged(types.get(field.name, NullType()), field.dataType)
-        return StructType([StructField(name, kind) for name, kind in types.items()])
-    if isinstance(one, ArrayType) and isinstance(other, ArrayType):
-        return ArrayType(merged(one.elementType, other.elementType))
-    if {type(one), type(other)} == {LongType, DoubleType}:
-        return DoubleType()
-    return StringType()
+    is_number = {type(one), type(other)} == {t.LongType, t.DoubleType}
+    return t.DoubleType() if is_number else t.StringType()
 
 
-def known(kind: DataType) -> Any:
-    """The type without fields that have none yet: only null, ``{}`` or ``[]`` was seen there.
+def known(shape: Any) -> Any:
+    """The shape without fields that have no type yet: only null, ``{}`` or ``[]`` was seen there.
 
-    >>> known(infer(['{"a": {}, "b": 1, "c": [null]}'])).simpleString()
-    'struct<b:bigint>'
+    >>> ddl(known(infer(['{"a": {}, "b": 1, "c": [null]}'])))
+    'struct<`b`: bigint>'
 
     None if nothing is left.
     """
-    if isinstance(kind, StructType):
-        types = ((field.name, known(field.dataType)) for field in kind.fields)
-        fields = [StructField(name, found) for name, found in types if found is not None]
-        return StructType(fields) if fields else None
-    if isinstance(kind, ArrayType):
-        element = known(kind.elementType)
-        return element and ArrayType(element)
-    return None if isinstance(kind, NullType) else kind
+    if isinstance(shape, dict):
+        types = ((name, known(each)) for name, each in shape.items())
+        return {name: each for name, each in types if each is not None} or None
+    if isinstance(shape, list):
+        element = known(shape[0])
+        return None if element is None else [element]
+    return None if isinstance(shape, t.NullType) else shape
 
 
 def parsed(
     texts: pa.Array,
-    kind: DataType,
+    kind: t.DataType,
     arrow_type: pa.DataType,
     seen: pa.DataType | None = None,
     slow: list[str | None] | None = None,
@@ -333,13 +314,13 @@ def _only(values: pa.Array, wanted: pa.DataType) -> pa.Array:
     return values.cast(wanted)
 
 
-def converted(text: str | None, kind: DataType) -> tuple[Any, bool]:
+def converted(text: str | None, kind: t.DataType) -> tuple[Any, bool]:
     """Convert one JSON text; returns the value for Arrow, and whether it fits.
 
-    >>> converted('{"a": 1, "b": "x"}', StructType().add("a", "long").add("b", "long"))
+    >>> converted('{"a": 1, "b": "x"}', t.StructType().add("a", "long").add("b", "long"))
     ({'a': 1, 'b': None}, False)
     """
-    if text is None or (text == "null" and not isinstance(kind, VariantType)):
+    if text is None or (text == "null" and not isinstance(kind, t.VariantType)):
         return None, True
     try:
         return _fitted(_decoded(text), kind), True
@@ -381,20 +362,20 @@ def text_of(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _fitted(value: Any, kind: DataType) -> Any:
+def _fitted(value: Any, kind: t.DataType) -> Any:
     """Convert a decoded value. Raises _Misfit."""
-    if isinstance(kind, VariantType):
-        variant = VariantVal.parseJson(text_of(value))
+    if isinstance(kind, t.VariantType):
+        variant = t.VariantVal.parseJson(text_of(value))
         return {"value": bytes(variant.value), "metadata": bytes(variant.metadata)}
-    if value is None or isinstance(kind, NullType):
+    if value is None or isinstance(kind, t.NullType):
         return None
-    if isinstance(kind, StringType):
+    if isinstance(kind, t.StringType):
         return value if type(value) is str else text_of(value)
-    if isinstance(value, dict) and isinstance(kind, StructType):
+    if isinstance(value, dict) and isinstance(kind, t.StructType):
         return _all(dict, _present(value, kind))
-    if isinstance(value, dict) and isinstance(kind, MapType):
+    if isinstance(value, dict) and isinstance(kind, t.MapType):
         return _all(list, [(name, each, kind.valueType) for name, each in value.items()])
-    if isinstance(value, list) and isinstance(kind, ArrayType):
+    if isinstance(value, list) and isinstance(kind, t.ArrayType):
         return _all(_values, [(None, each, kind.elementType) for each in value])
     try:
         if isinstance(value, _Number):
@@ -403,12 +384,12 @@ def _fitted(value: Any, kind: DataType) -> Any:
             return _from_text(value, kind)
     except (ValueError, ArithmeticError, KeyError, OSError) as error:
         raise _Misfit from error
-    if isinstance(value, bool) and isinstance(kind, BooleanType):
+    if isinstance(value, bool) and isinstance(kind, t.BooleanType):
         return value
     raise _Misfit
 
 
-def _present(value: dict[str, Any], kind: StructType) -> list[tuple[Any, Any, DataType]]:
+def _present(value: dict[str, Any], kind: t.StructType) -> list[tuple[Any, Any, t.DataType]]:
     return [(f.name, value[f.name], f.dataType) for f in kind.fields if f.name in value]
 
 
@@ -416,7 +397,7 @@ def _values(parts: list[tuple[Any, Any]]) -> list[Any]:
     return [value for _, value in parts]
 
 
-def _all(into: Any, parts: list[tuple[Any, Any, DataType]]) -> Any:
+def _all(into: Any, parts: list[tuple[Any, Any, t.DataType]]) -> Any:
     """Convert the (name, value, type) of some parts. A part that does not fit is NULL."""
     found, fits = [], True
     for name, value, kind in parts:
@@ -433,16 +414,16 @@ def _all(into: Any, parts: list[tuple[Any, Any, DataType]]) -> Any:
     return into(found)
 
 
-def _from_number(text: str, kind: DataType) -> Any:
-    if isinstance(kind, (FloatType, DoubleType)):
+def _from_number(text: str, kind: t.DataType) -> Any:
+    if isinstance(kind, (t.FloatType, t.DoubleType)):
         return float(text)
-    if isinstance(kind, DecimalType):
+    if isinstance(kind, t.DecimalType):
         return _decimal(text, kind)
     if "." in text:
         raise _Misfit
     if type(kind) in _BITS and _fits(text, _BITS[type(kind)]):
         return int(text)
-    if isinstance(kind, TimestampType) and _fits(micros := f"{text}000000", 64):
+    if isinstance(kind, t.TimestampType) and _fits(micros := f"{text}000000", 64):
         return int(micros)
     raise _Misfit
 
@@ -451,25 +432,25 @@ def _fits(text: str, bits: int) -> bool:
     return len(text) <= 20 and -(2 ** (bits - 1)) <= int(text) < 2 ** (bits - 1)
 
 
-def _from_text(text: str, kind: DataType) -> Any:
-    if isinstance(kind, (FloatType, DoubleType)) and text in _SPECIAL:
+def _from_text(text: str, kind: t.DataType) -> Any:
+    if isinstance(kind, (t.FloatType, t.DoubleType)) and text in _SPECIAL:
         return float(text)
-    if isinstance(kind, DecimalType):
+    if isinstance(kind, t.DecimalType):
         plain = text.replace(",", "")
         if _DECIMAL.fullmatch(plain):
             return _decimal(plain, kind)
-    if isinstance(kind, BinaryType):
+    if isinstance(kind, t.BinaryType):
         return base64.b64decode(text, validate=True)
-    if isinstance(kind, DateType):
+    if isinstance(kind, t.DateType):
         return _date(text)
-    if isinstance(kind, (TimestampType, TimestampNTZType)) and (
+    if isinstance(kind, (t.TimestampType, t.TimestampNTZType)) and (
         found := _TIME.fullmatch(text.strip())
     ):
-        return _micros(*found.groups(), is_local=isinstance(kind, TimestampNTZType))
+        return _micros(*found.groups(), is_local=isinstance(kind, t.TimestampNTZType))
     raise _Misfit
 
 
-def _decimal(text: str, kind: DecimalType) -> Decimal:
+def _decimal(text: str, kind: t.DecimalType) -> Decimal:
     # Raises InvalidOperation if the digits do not fit.
     digits = Context(prec=kind.precision, rounding=ROUND_HALF_UP)
     return Decimal(text).quantize(Decimal(1).scaleb(-kind.scale), context=digits)

@@ -1,63 +1,21 @@
 """The options of the data source, with Kafka's names where the meaning is the same.
 
-=========================  ===================  ==================================================
-option                     default              meaning
-=========================  ===================  ==================================================
-url                        $PGQUEUE_URL         the database's address, for libpq or JDBC
-source                     archive              archive; live, the live messages; or counts, the
-                                                number of messages by queue and state
-mode                       read                 read, or consume: a stream that leases and archives
-                                                messages (needs subscribe or subscribePattern)
-subscribe                  every queue          names of queues, separated by commas
-subscribePattern                                a regular expression that matches whole names
-columns                    all                  names of columns, separated by commas
-includeHeaders             true                 false leaves out the headers
-bodySchema                                      read the body as a struct: its fields as DDL, a
-                                                StructType's JSON, or infer; a body that does not
-                                                fit is in the column _corrupt_record
-bodySample                 1000                 number of bodies that infer samples
-lake                                            the path of a lake: a stream reads the messages
-                                                that the lake has from its files
-startingOffsets            earliest             earliest, latest, or an offset as JSON
-endingOffsets              latest               latest, or an offset as JSON (batch only)
-startingTimestamp                               archived at or after this time, in ISO 8601 or
-                                                milliseconds since 1970
-endingTimestamp                                 archived before this time (batch only)
-maxOffsetsPerTrigger       no limit             maximum rows in a micro-batch (consume: 10000)
-maxBytesPerTrigger         no limit             maximum bytes of bodies in a micro-batch, a soft
-                                                limit (consume only)
-minOffsetsPerTrigger       1                    number of rows that a micro-batch waits for
-maxTriggerDelay            15m                  maximum wait for these rows
-onError                    deadLetter           deadLetter or retry messages that the sink's
-                                                function refuses (consume only)
-visibilityTimeout          the queue's          seconds until a dead driver's messages are
-                                                delivered to other readers (consume only)
-minPartitions                                   minimum tasks in a batch read that is large enough
-maxRecordsPerPartition     1000000              maximum rows in a task, fewer with large bodies
-                                                (256 MB); a large read has a multiple of 4 tasks
-failOnDataLoss             true                 stop if undelivered rows were purged
-failOnServerChange         true                 stop if the server is another one, or was restored
-replicaTimeout             60                   seconds that a task waits for a replica to catch up
-pushdown                   auto                 true if Spark pushes filters; auto detects it
-queue                                           for writing: the queue of all rows, instead of a
-                                                column queue
-until                      the queue's window   for writing: how long a unique key is held: started,
-                                                done, or a length of time such as 10m
-onConflict                 skip                 for writing: skip a row whose unique key is held, or
-                                                replace the message, if it has not started
-txnAppId, txnVersion                            for writing: the job's name and an increasing
-                                                number; each version is written once
-=========================  ===================  ==================================================
+The documentation's page about Spark says what each one means.
 """
+
+# A field's default describes its option.
+# ruff: noqa: RUF009
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from django_pgqueue.engine.wording import length_of
@@ -78,160 +36,53 @@ FROM_THE_START = Offset(EARLIEST)
 ROWS_PER_TASK = 1_000_000
 
 
-@dataclass(frozen=True)
-class Options:
-    """The parsed options, checked as far as possible without a database."""
-
-    url: str
-    source: str
-    consume: bool
-    subscribe: tuple[str, ...]
-    pattern: str | None
-    lake: str | None
-    start: Offset | None  # None: latest
-    end: Offset | None  # None: latest
-    archived_from: str | None
-    archived_until: str | None
-    body_schema: str | None
-    body_sample: int
-    max_rows: int | None
-    max_bytes: int | None
-    min_rows: int
-    longest_wait: float
-    retries_refused: bool
-    visibility_timeout: int | None
-    min_partitions: int
-    rows_per_partition: int
-    fail_on_data_loss: bool
-    fail_on_server_change: bool
-    replica_timeout: float
-    pushdown: bool | None
-    queue: str | None
-    until: Until | None
-    on_conflict: OnConflict
-    txn_app_id: str | None
-    txn_version: int | None
-    audit: str | None  # An operation to record in the audit log, as JSON. Set by the jobs.
-    names: tuple[str, ...] = ()
-
-    @classmethod
-    def parse(cls, given: Mapping[str, str]) -> Options:
-        """Parse the options that Spark passes. Raises InvalidOption."""
-        # Each option is removed when it is parsed. Options left at the end are unknown.
-        options = {key.lower(): value for key, value in given.items()}
-        if options.get("subscribe") and options.get("subscribepattern"):
-            raise InvalidOption("Give subscribe or subscribePattern, not both.")
-        if ("txnappid" in options) != ("txnversion" in options):
-            raise InvalidOption("Give txnAppId and txnVersion together.")
-        if options.get("pushdown") == "auto":
-            del options["pushdown"]
-        url = options.pop("url", "") or os.environ.get("PGQUEUE_URL", "")
-        found = cls(
-            url=url.removeprefix("jdbc:"),
-            consume=_consumes(options),  # first, since it looks at options that are parsed below
-            source=_choice(options, "source", tuple(_COLUMNS)),
-            subscribe=tuple(_list(options.pop("subscribe", ""))),
-            pattern=re.compile(options.pop("subscribepattern", "")).pattern or None,
-            lake=options.pop("lake", None),
-            start=_offset(options.pop("startingoffsets", "earliest"), "startingOffsets"),
-            end=_offset(options.pop("endingoffsets", "latest"), "endingOffsets"),
-            archived_from=_moment(options.pop("startingtimestamp", None)),
-            archived_until=_moment(options.pop("endingtimestamp", None)),
-            body_schema=options.pop("bodyschema", None),
-            body_sample=_number(options, "bodySample") or 1000,
-            max_rows=_number(options, "maxOffsetsPerTrigger"),
-            max_bytes=_number(options, "maxBytesPerTrigger"),
-            min_rows=_number(options, "minOffsetsPerTrigger") or 1,
-            longest_wait=_length(options.pop("maxtriggerdelay", "15m"), "maxTriggerDelay"),
-            retries_refused=_choice(options, "onError", ("deadLetter", "retry")) == "retry",
-            visibility_timeout=_number(options, "visibilityTimeout"),
-            min_partitions=_number(options, "minPartitions") or 0,
-            rows_per_partition=_number(options, "maxRecordsPerPartition") or ROWS_PER_TASK,
-            fail_on_data_loss=_flag(options, "failOnDataLoss"),
-            fail_on_server_change=_flag(options, "failOnServerChange"),
-            replica_timeout=float(options.pop("replicatimeout", 60)),
-            pushdown=_flag(options, "pushdown") if "pushdown" in options else None,
-            queue=options.pop("queue", None),
-            until=_until(options.pop("until", None)),
-            on_conflict=_choice(options, "onConflict", ("skip", "replace")),  # type: ignore[arg-type]
-            txn_app_id=options.pop("txnappid", None),
-            txn_version=_number(options, "txnVersion", least=0),
-            audit=options.pop("auditentry", None),
-        )
-        headers = _flag(options, "includeHeaders")
-        names = _list(options.pop("columns", "")) or [
-            name for name in found.columns if headers or name != "headers"
-        ]
-        if unknown := sorted(options.keys() - _SPARKS):
-            raise InvalidOption(
-                f"There is no option {', '.join(unknown)}. "
-                f"The docstring of pyspark_pgqueue.source.options lists the options."
-            )
-        if not url:
-            raise InvalidOption(
-                "No database address: set the option url, or PGQUEUE_URL in the environment of the "
-                "driver and the executors, for example to postgresql://user@host/database."
-            )
-        return replace(found, names=tuple(names))
-
-    @property
-    def columns(self) -> dict[str, Column]:
-        return CONSUMED if self.consume else _COLUMNS[self.source]
+# Parsers take an option's name, for errors, and its text.
 
 
-# Options that mode=consume refuses, and options that are for mode=consume only.
-_OF_A_LOG = (
-    "source",
-    "lake",
-    "startingOffsets",
-    "endingOffsets",
-    "startingTimestamp",
-    "endingTimestamp",
-    "replicaTimeout",
-)
-_OF_A_QUEUE = ("maxBytesPerTrigger", "onError", "visibilityTimeout")
+def _text(name: str, text: str) -> str:
+    return text
 
 
-def _consumes(options: dict[str, str]) -> bool:
-    mode = _choice(options, "mode", ("read", "consume"))
-    consumes = mode == "consume"
-    for name in _OF_A_LOG if consumes else _OF_A_QUEUE:
-        if name.lower() in options:
-            raise InvalidOption(f"{name} has no meaning with mode={mode}: leave it out.")
-    if consumes and not (options.get("subscribe") or options.get("subscribepattern")):
-        raise InvalidOption(
-            "mode=consume needs the names of queues: set subscribe or subscribePattern."
-        )
-    return consumes
+def _list(name: str, text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _list(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+def _pattern(name: str, text: str) -> str | None:
+    return re.compile(text).pattern or None
 
 
-def _number(options: dict[str, str], name: str, least: int = 1) -> int | None:
-    text = options.pop(name.lower(), None)
-    if text is None:
-        return None
+def _number(name: str, text: str, least: int = 1) -> int:
     if not text.strip().isdigit() or int(text) < least:
         raise InvalidOption(f"{name} must be an integer of at least {least}, not {text!r}")
     return int(text)
 
 
-def _choice(options: dict[str, str], name: str, known: Sequence[str]) -> str:
-    text = options.pop(name.lower(), known[0])
-    if text not in known:
-        raise InvalidOption(f"{name} must be {' or '.join(known)}, not {text!r}")
-    return text
+def _choice(*known: str) -> Callable[[str, str], str]:
+    def chosen(name: str, text: str) -> str:
+        if text not in known:
+            raise InvalidOption(f"{name} must be {' or '.join(known)}, not {text!r}")
+        return text
+
+    return chosen
 
 
-def _until(text: str | None) -> Until | None:
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise InvalidOption(f"{name} must be true or false, not {text!r}")
+    return text.lower() == "true"
+
+
+def _pushdown(name: str, text: str) -> bool | None:
+    return None if text == "auto" else _flag(name, text)
+
+
+def _until(name: str, text: str) -> Until:
     if text == "started" or text == "done":
         return text  # type: ignore[return-value]
-    return None if text is None else _length(text, "until", "started, done or a length of time")
+    return _length(name, text, "started, done or a length of time")
 
 
-def _length(text: str, name: str, what: str = "a length of time") -> float:
+def _length(name: str, text: str, what: str = "a length of time") -> float:
     """Parse a length of time, such as ``15m``, into seconds."""
     length = dt.timedelta(seconds=int(text)) if text.isdecimal() else length_of(text)
     if length is None:
@@ -239,14 +90,7 @@ def _length(text: str, name: str, what: str = "a length of time") -> float:
     return length.total_seconds()
 
 
-def _flag(options: dict[str, str], name: str) -> bool:
-    text = options.pop(name.lower(), "true").lower()
-    if text not in {"true", "false"}:
-        raise InvalidOption(f"{name} must be true or false, not {text!r}")
-    return text == "true"
-
-
-def _offset(text: str, name: str) -> Offset | None:
+def _offset(name: str, text: str) -> Offset | None:
     if text == "latest":
         return None
     if text == "earliest":
@@ -264,17 +108,15 @@ def _offset(text: str, name: str) -> Offset | None:
         ) from error
 
 
-def _moment(text: str | None) -> str | None:
+def _moment(name: str, text: str) -> str:
     """Convert an ISO 8601 time, or milliseconds since 1970 as in Kafka, for PostgreSQL."""
-    if text is None:
-        return None
     if text.isdigit():
         return dt.datetime.fromtimestamp(int(text) / 1000, dt.timezone.utc).isoformat()
     try:
         return moment_of(text).isoformat()
     except ValueError as error:
         raise InvalidOption(
-            f"{text!r} is not a time: write ISO 8601, or milliseconds since 1970"
+            f"{name}: {text!r} is not a time: write ISO 8601, or milliseconds since 1970"
         ) from error
 
 
@@ -283,3 +125,114 @@ def moment_of(text: str) -> dt.datetime:
     # Python 3.10 does not parse the Z.
     moment = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
     return moment if moment.tzinfo else moment.replace(tzinfo=dt.timezone.utc)
+
+
+def _option(name: str, parse: Callable[[str, str], Any] = _text, default: Any = None) -> Any:
+    return dataclasses.field(metadata={"name": name, "parse": parse, "default": default})
+
+
+@dataclass(frozen=True)
+class Options:
+    """The parsed options, checked as far as possible without a database."""
+
+    url: str = _option("url", default="")
+    source: str = _option("source", _choice(*_COLUMNS), "archive")
+    mode: str = _option("mode", _choice("read", "consume"), "read")
+    subscribe: tuple[str, ...] = _option("subscribe", _list, ())
+    pattern: str | None = _option("subscribePattern", _pattern)
+    chosen: tuple[str, ...] = _option("columns", _list, ())
+    headers: bool = _option("includeHeaders", _flag, True)
+    lake: str | None = _option("lake")
+    start: Offset | None = _option("startingOffsets", _offset, FROM_THE_START)  # None: latest
+    end: Offset | None = _option("endingOffsets", _offset)  # None: latest
+    archived_from: str | None = _option("startingTimestamp", _moment)
+    archived_until: str | None = _option("endingTimestamp", _moment)
+    body_schema: str | None = _option("bodySchema")
+    body_sample: int = _option("bodySample", _number, 1000)
+    max_rows: int | None = _option("maxOffsetsPerTrigger", _number)
+    max_bytes: int | None = _option("maxBytesPerTrigger", _number)
+    min_rows: int = _option("minOffsetsPerTrigger", _number, 1)
+    longest_wait: float = _option("maxTriggerDelay", _length, 900.0)
+    on_error: str = _option("onError", _choice("deadLetter", "retry"), "deadLetter")
+    visibility_timeout: int | None = _option("visibilityTimeout", _number)
+    min_partitions: int = _option("minPartitions", _number, 0)
+    rows_per_partition: int = _option("maxRecordsPerPartition", _number, ROWS_PER_TASK)
+    fail_on_data_loss: bool = _option("failOnDataLoss", _flag, True)
+    fail_on_server_change: bool = _option("failOnServerChange", _flag, True)
+    replica_timeout: float = _option("replicaTimeout", _length, 60.0)
+    pushdown: bool | None = _option("pushdown", _pushdown)
+    queue: str | None = _option("queue")
+    until: Until | None = _option("until", _until)
+    on_conflict: OnConflict = _option("onConflict", _choice("skip", "replace"), "skip")
+    txn_app_id: str | None = _option("txnAppId")
+    txn_version: int | None = _option("txnVersion", partial(_number, least=0))
+    #: An operation to record in the audit log, as JSON. Set by the jobs.
+    audit: str | None = _option("auditEntry")
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Options:
+        """Parse the options that Spark passes. Raises InvalidOption."""
+        texts = {key.lower(): value for key, value in given.items()}
+        known = [field.metadata for field in dataclasses.fields(cls)]
+        names = {each["name"].lower() for each in known}
+        if unknown := sorted(texts.keys() - names - _SPARKS):
+            raise InvalidOption(
+                f"There is no option {', '.join(unknown)}. The options are "
+                f"{', '.join(each['name'] for each in known)}."
+            )
+        if texts.get("subscribe") and texts.get("subscribepattern"):
+            raise InvalidOption("Give subscribe or subscribePattern, not both.")
+        if ("txnappid" in texts) != ("txnversion" in texts):
+            raise InvalidOption("Give txnAppId and txnVersion together.")
+        found = cls(
+            *(
+                each["parse"](each["name"], texts[each["name"].lower()])
+                if each["name"].lower() in texts
+                else each["default"]
+                for each in known
+            )
+        )
+        found._check_mode(texts)
+        url = found.url or os.environ.get("PGQUEUE_URL", "")
+        if not url:
+            raise InvalidOption(
+                "No database address: set the option url, or PGQUEUE_URL in the environment of the "
+                "driver and the executors, for example to postgresql://user@host/database."
+            )
+        return dataclasses.replace(found, url=url.removeprefix("jdbc:"))
+
+    def _check_mode(self, texts: Mapping[str, str]) -> None:
+        for name in _OF_A_LOG if self.consumes else _OF_A_QUEUE:
+            if name.lower() in texts:
+                raise InvalidOption(f"{name} has no meaning with mode={self.mode}: leave it out.")
+        if self.consumes and not (self.subscribe or self.pattern):
+            raise InvalidOption(
+                "mode=consume needs the names of queues: set subscribe or subscribePattern."
+            )
+
+    @property
+    def consumes(self) -> bool:
+        return self.mode == "consume"
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        return CONSUMED if self.consumes else _COLUMNS[self.source]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns to read."""
+        every = (name for name in self.columns if self.headers or name != "headers")
+        return self.chosen or tuple(every)
+
+
+# Options that mode=consume refuses, and options that are for mode=consume only.
+_OF_A_LOG = (
+    "source",
+    "lake",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "replicaTimeout",
+)
+_OF_A_QUEUE = ("maxBytesPerTrigger", "onError", "visibilityTimeout")

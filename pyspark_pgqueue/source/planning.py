@@ -18,7 +18,7 @@ import psycopg
 from django_pgqueue.engine.names import ARCHIVE, MESSAGE, own_table
 from pyspark_pgqueue.source import columns
 from pyspark_pgqueue.source.columns import literal
-from pyspark_pgqueue.source.database import Queue
+from pyspark_pgqueue.source.database import Queue, sql
 from pyspark_pgqueue.source.offsets import Offset, window
 from pyspark_pgqueue.source.options import Options
 from pyspark_pgqueue.source.purges import Guard, Mark
@@ -124,22 +124,8 @@ def cut_by_position(
 
 def _leaves(connection: psycopg.Connection[Any], chosen: Sequence[Queue]) -> list[_Leaf]:
     """The archives' leaves that are not empty."""
-    rows = connection.execute(
-        """
-        SELECT q.id, t.relid::regclass::text, pg_relation_filenode(t.relid),
-               pg_relation_size(t.relid) / %s, greatest(c.reltuples, 0),
-               s.histogram_bounds::text::bigint[]
-        FROM unnest(%s::integer[]) WITH ORDINALITY AS q (id, place),
-             pg_partition_tree(to_regclass('pgqueue_archive_q' || q.id)) t
-             JOIN pg_class c ON c.oid = t.relid
-             LEFT JOIN pg_stats s
-                 ON s.schemaname = c.relnamespace::regnamespace::text AND s.tablename = c.relname
-                 AND s.attname = 'id' AND s.correlation > %s
-        WHERE t.isleaf AND pg_relation_size(t.relid) > 0
-        ORDER BY q.place, t.relid::regclass::text
-        """,
-        [BLOCK, [pk for pk, _ in chosen], IN_ORDER],
-    )
+    given = [BLOCK, [pk for pk, _ in chosen], IN_ORDER]
+    rows = connection.execute(sql("source/planning/leaves"), given)
     return [_Leaf._make(row) for row in rows]
 
 
@@ -186,16 +172,8 @@ def _bytes_of_a_message(
     connection: psycopg.Connection[Any], queue_ids: Sequence[int]
 ) -> float | None:
     """A message's average size on disk; None without statistics."""
-    [(size,)] = connection.execute(
-        """
-        SELECT (sum(pg_table_size(t.relid)) / nullif(sum(greatest(c.reltuples, 0)), 0))::float8
-        FROM unnest(%s::integer[]) AS q (id),
-             pg_partition_tree(to_regclass('pgqueue_message_q' || q.id)) t
-             JOIN pg_class c ON c.oid = t.relid
-        WHERE t.isleaf
-        """,
-        [list(queue_ids)],
-    )
+    text = sql("source/planning/bytes_of_a_message")
+    [(size,)] = connection.execute(text, [list(queue_ids)])
     return None if size is None else float(size)
 
 
@@ -248,16 +226,8 @@ def cut_by_transaction(
     if not chosen:
         return []
     every = options.rows_per_partition
-    cuts = connection.execute(
-        f"""
-        SELECT archive_xid, id FROM (
-            SELECT a.archive_xid, a.id,
-                   row_number() OVER (ORDER BY a.archive_xid, a.id) AS place
-            FROM pgqueue_archive a WHERE {in_window(options, chosen, start, end)}
-        ) numbered
-        WHERE place % {every} = 0 ORDER BY place
-        """
-    ).fetchall()
+    condition = in_window(options, chosen, start, end)
+    cuts = connection.execute(sql("source/planning/cuts", condition=condition, every=every))
     upper = end.until or end.since
     places = [
         start.after,

@@ -208,10 +208,13 @@ class ArchiveStream(Stream):
         return True
 
     def _check_purged(self, at: Offset, chosen: list[database.Queue]) -> None:
-        try:
-            purges.Guard((), at).check(purges.marks(self._connection, self.options, chosen))
-        except DataLost as lost:
-            self._lost(lost)
+        for mark in purges.marks(self._connection, self.options, chosen):
+            if self._reached(at, mark.queue).may_lack(mark.below_xid):
+                self._lost(DataLost(mark.queue, dropped=mark.dropped))
+
+    def _reached(self, at: Offset, queue: str) -> Offset:
+        """The position from which the stream reads a queue's archive."""
+        return at
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         at, chosen = Offset.parse(start), self._queues()
@@ -223,11 +226,12 @@ class ArchiveStream(Stream):
     def _tasks(self, at: Offset, end: Offset, chosen: list[database.Queue]) -> list[Any]:
         names = columns.stored(self.schema.names)
         tasks = planning.cut_by_transaction(self._connection, self.options, names, chosen, at, end)
-        if not self.options.fail_on_data_loss:
-            return tasks
         # Each task checks again, since retention does not wait for streams.
-        guard = purges.Guard(tuple(pk for pk, _ in chosen), at)
+        guard = self._guard(at, tuple(pk for pk, _ in chosen))
         return [replace(task, guard=guard) for task in tasks]
+
+    def _guard(self, at: Offset, queue_ids: tuple[int, ...]) -> purges.Guard | None:
+        return purges.Guard(queue_ids, at) if self.options.fail_on_data_loss else None
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the archive keeps delivered messages."""

@@ -56,13 +56,15 @@ import sys
 sys.path.append(sys.argv[1])
 from pyspark import cloudpickle
 from pyspark_pgqueue import DefaultSource
+from pyspark_pgqueue.jobs.executors import _Task
 
-sys.stdout.buffer.write(cloudpickle.dumps(DefaultSource({"subscribe": "orders"})))
+made = {"source": DefaultSource({"subscribe": "orders"}), "job": _Task(print, [])}
+sys.stdout.buffer.write(cloudpickle.dumps(made[sys.argv[2]]))
 """
 UNPICKLE = """
 import pickle, sys
-source = pickle.load(sys.stdin.buffer)
-print(source.name(), source.options["subscribe"])
+made = pickle.load(sys.stdin.buffer)
+print(made.options["subscribe"] if hasattr(made, "options") else made.function)
 """
 
 
@@ -129,16 +131,19 @@ def bare(tmp_path: Path) -> Path:
     return machines.python_with(tmp_path / "bare")
 
 
-def test_source_is_found_in_the_zip_that_the_driver_has_it_from(bare: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("made", "told"), [("source", b"orders"), ("job", b"function print")])
+def test_executor_takes_the_packages_from_the_drivers_zip_or_says_what_it_lacks(
+    bare: Path, tmp_path: Path, made: str, told: bytes
+) -> None:
     shipped = machines.package_zip(tmp_path / "pgqueue.zip")
     alone = {"cwd": tmp_path, "env": machines.environment(tmp_path), "capture_output": True}
-    pickled = subprocess.run([bare, "-c", PICKLE, shipped], check=True, **alone).stdout
+    pickled = subprocess.run([bare, "-c", PICKLE, shipped, made], check=True, **alone).stdout
 
     found = subprocess.run([bare, "-c", UNPICKLE], input=pickled, check=True, **alone).stdout
     shipped.unlink()
     missed = subprocess.run([bare, "-c", UNPICKLE], input=pickled, **alone)
 
-    assert found.split() == [b"pgqueue", b"orders"]
+    assert told in found
     assert b"lack pyspark_pgqueue, django_pgqueue. Ship both packages: " in missed.stderr
 
 

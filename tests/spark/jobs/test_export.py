@@ -220,7 +220,7 @@ def test_first_export_that_fails_is_seen_and_binds_nothing(
         export(spark, url, lake)
     shutil.rmtree(lake)
 
-    export(spark, url, lake, queues=["mails"])
+    export(spark, url, lake)
 
     assert exported(spark, lake) == sorted(archived)
 

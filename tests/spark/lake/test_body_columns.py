@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from django.db import connection
 
@@ -14,6 +15,7 @@ from django_pgqueue.maintenance import lakes
 from django_pgqueue.models import ExportRun, Lake, Message
 from example_project.inbox.demo.payloads import load
 from pyspark_pgqueue.errors import InvalidOption
+from pyspark_pgqueue.jobs import export as export_job
 from pyspark_pgqueue.lake import body_columns
 from tests.spark.conftest import archive_all, export
 from tests.spark.lake.test_iceberg import TABLE
@@ -145,6 +147,8 @@ def test_evolving_schema_has_every_field_and_widens(
     assert not {"body_x", "body_y", "body_z", "body_by"} & set(by_spark_columns(spark, lake))
     export_bodies({"a": 2.5, "b": "x", "c": [1], "x": {"n": 3}})
     export_bodies({"a": 3, "b": True, "c": ["y"]})
+    merged = ExportRun.objects.filter(kind="COMPACT").latest("id").manifest["add"]
+    assert all("new" not in file for file in merged)
 
     expected = [
         (1.0, None, None, None),
@@ -211,6 +215,26 @@ def test_evolving_bodies_that_do_not_fit_are_told(lake: str, export_bodies: Expo
     assert any("'A' gets no column" in line for line in told)
 
 
+def test_fields_beyond_the_limit_get_no_column_and_are_told_in_one_line(
+    lake: str, export_bodies: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body_columns, "MOST", 2)
+
+    told = export_bodies(
+        *({f"k{n}": n} for n in range(9)), {"k0": 2.5}, body_schemas={"orders": "evolve"}
+    )
+
+    [line] = [line for line in told if "no column" in line]
+    assert "queue 'orders': field 'k2' and 6 more get no column. The bodies have" in line
+    assert by_duckdb(lake, ["body_k0", "body_k1"])[-1] == (2.5, None)
+    # Executors stop to note new types.
+    typed = body_columns.Typed({"fields": {"type": "struct", "fields": []}, "evolves": True})
+    for n in range(9):
+        texts = pa.array([f'{{"k{n}": 1}}'])
+        typed.add_columns(pa.record_batch({"id": pa.array([n]), "body": texts}))
+    assert len(typed.new) == 3
+
+
 @needs_real_payloads
 def test_real_webhooks_evolve_without_a_misfit(
     spark: Any, lake: str, url: str, export_bodies: Export
@@ -238,6 +262,66 @@ def test_column_has_one_type_in_a_lake(lake: str, export_bodies: Export) -> None
     assert any("'mails': field 'n' gets no column" in line for line in told)
     fields = Lake.objects.get().body_schemas["mails"]["fields"]["fields"]
     assert [field["name"] for field in fields] == ["m"]
+
+
+def test_column_that_queues_share_widens_in_all_of_them(lake: str, export_bodies: Export) -> None:
+    evolve = {"orders": "evolve", "mails": "evolve"}
+    Message.objects.create_queue("orders")
+    export_bodies({"n": 1}, queue="mails", body_schemas=evolve)
+    export_bodies({"n": 2})
+
+    export_bodies({"n": 2.5}, {"n": 3})
+    assert by_duckdb(lake, ["body_n"]) == [(1.0,), (2.0,), (2.5,), (3.0,)]
+
+    export_bodies(body_schemas={"orders": "n string"})
+    assert by_duckdb(lake, ["body_n"]) == [("1",), ("2",), ("2.5",), ("3",)]
+
+    export_bodies(body_schemas={"orders": "n double", "mails": "n double"})
+    assert by_duckdb(lake, ["body_n"]) == [(1.0,), (2.0,), (2.5,), (3.0,)]
+
+
+def test_field_of_a_struct_changes_its_type_alone(lake: str, export_bodies: Export) -> None:
+    schema = "by struct<id bigint, name string>"
+    export_bodies({"by": {"id": 1, "name": "x"}}, body_schemas={"orders": schema})
+
+    export_bodies({"by": {"id": "y"}}, body_schemas={"orders": "by struct<id string>"})
+
+    expected = [({"id": "1", "name": "x"},), ({"id": "y", "name": None},)]
+    assert by_duckdb(lake, ["body_by"]) == expected
+
+
+def test_schema_of_a_dropped_queue_can_be_unset(lake: str, export_bodies: Export) -> None:
+    export_bodies({"n": 1}, body_schemas={"orders": "n bigint"})
+    Message.objects.drop_queue("orders")
+    with pytest.raises(InvalidOption, match="body_n of this lake has the type bigint"):
+        export_bodies({"n": "x"}, queue="mails", body_schemas={"mails": "n string"})
+
+    export_bodies(queue="mails", body_schemas={"Orders": "none", "mails": "n string"})
+
+    assert by_duckdb(lake, ["body_n"]) == [(None,), ("x",)]
+    assert list(Lake.objects.get().body_schemas) == ["mails"]
+
+
+def test_lake_with_columns_of_two_types_becomes_no_table(
+    lake: str, catalog: Any, export_bodies: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export_bodies({"n": 1}, body_schemas={"orders": "n bigint"})
+    with monkeypatch.context() as patch:
+        patch.setattr(export_job, "_compact", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            export_bodies({"n": "x"}, body_schemas={"orders": "n string"})
+
+    with pytest.raises(InvalidOption, match="Export once without --table"):
+        export_bodies(table=TABLE)
+    export_bodies()
+    export_bodies(table=TABLE)
+
+    table = catalog.load_table(("shop", "archive")).scan().to_arrow().sort_by("id")
+    assert table.column("body_n").to_pylist() == ["1", "x"]
+
+
+def interrupted(*arguments: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def test_iceberg_table_keeps_its_types(lake: str, catalog: Any, export_bodies: Export) -> None:

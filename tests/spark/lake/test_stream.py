@@ -238,6 +238,25 @@ def test_stream_tells_that_its_lake_was_exported_anew_without_what_was_purged(
     assert Reader(archive_stream(lake=lake)).deliver() == left
 
 
+def test_stream_tells_that_a_queue_was_dropped_which_the_lake_never_had(
+    spark: Any, url: str, lake: str, archive_stream: Sources, finish: Finish
+) -> None:
+    ids = finish("mails", 5)
+    reader = Reader(archive_stream())
+    assert reader.deliver() == ids
+    finish("mails", 5)
+    Message.objects.drop_queue("mails")
+    last = finish("orders", 5)
+    export(spark, url, lake, queues=["orders"])
+
+    reader.source = archive_stream(lake=lake)
+    with pytest.raises(DataLost, match="Queue 'mails' was dropped before this stream read"):
+        reader.deliver()
+    reader.source = archive_stream(lake=lake, failOnDataLoss="false")
+    with pytest.warns(UserWarning, match="'mails' was dropped"):
+        assert reader.deliver() == last
+
+
 def test_lake_that_cannot_be_the_streams_beginning_is_refused(
     spark: Any, url: str, lake: str, archive_stream: Sources, finish: Finish, tmp_path: Path
 ) -> None:
@@ -269,22 +288,30 @@ def test_tasks_are_whole_directories(
     spark: Any, url: str, lake: str, archive_stream: Sources, finish: Finish
 ) -> None:
     ids = [pk for name in ("a", "b", "c") for pk in finish(name, 10)]
-    export(spark, url, lake)
+    export(spark, url, lake, body_schemas={"a": "n bigint"})
     reader = Reader(archive_stream(lake=lake, maxRecordsPerPartition="20"))
     end = reader.source.latestOffset(reader.at, reader.limit)
 
     tasks = [part.value for part in reader.source.partitions(reader.at, end)]
 
     assert [len(task.places) for task in tasks if isinstance(task, LakeTask)] == [2, 1]
+    assert not any(task.lake.body_schemas for task in tasks)
     assert reader.deliver() == ids
 
 
+@pytest.mark.parametrize("fails", ["true", "false"])
 def test_task_finds_in_the_lake_what_retention_removed_since_it_was_planned(
-    spark: Any, url: str, lake: str, archive_stream: Sources, finish_long_ago: FinishLongAgo
+    spark: Any,
+    url: str,
+    lake: str,
+    archive_stream: Sources,
+    finish_long_ago: FinishLongAgo,
+    fails: str,
 ) -> None:
     finish_long_ago(5)
     export(spark, url, lake, holds_retention=True)
-    reader = Reader(archive_stream(lake=lake, maxRecordsPerPartition="4"))
+    options = {"maxRecordsPerPartition": "4", "failOnDataLoss": fails}
+    reader = Reader(archive_stream(lake=lake, **options))
     reader.deliver()
     ids = finish_long_ago(10)
     end = reader.source.latestOffset(reader.at, reader.limit)

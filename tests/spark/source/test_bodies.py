@@ -229,6 +229,6 @@ def test_types_are_inferred_and_fields_without_a_value_have_none() -> None:
         ]
     )
 
-    assert bodies.known(found).simpleString() == (
+    assert bodies.typed(bodies.known(found)).simpleString() == (
         "struct<a:double,g:array<struct<h:bigint,i:string>>,j:string,k:string>"
     )
