@@ -3,7 +3,7 @@
 A field ``price`` becomes the column ``body_price``. What does not fit its column is NULL there, and
 the body's text is in ``_corrupt_record``. A queue's schema is given as
 
-* DDL or the JSON of a t.StructType: these fields. A later export may add fields, or change types,
+* DDL or the JSON of a StructType: these fields. A later export may add fields, or change types,
 * ``evolve``: the fields of all bodies. Each export adds new fields, and widens types: bigint to
   double, anything else to string,
 * ``none``: no columns.

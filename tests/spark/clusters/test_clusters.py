@@ -28,6 +28,6 @@ def test_everything_arrives_once_whatever_is_killed(
 ) -> None:
     outcomes = play(kind, url_of("default"), tmp_path / kind)
 
-    assert len(outcomes) == 7
+    assert len(outcomes) == 6
     assert [each for each in outcomes if not each.whole] == []
     assert sum(each.kills for each in outcomes) == 4
