@@ -25,7 +25,8 @@ class Sleep:
         #: The last wait, in seconds. Set it to 0 when there may be messages: the waits begin anew.
         self.wait = 0.0
         self._doubt: int | None = 0
-        #: The sessions whose notifications came since the last call; None: some may be missed.
+        #: The sessions whose notifications came since the last call; None: some may be missed. The
+        #: waits begin anew after each.
         self._heard: deque[int | None] = deque(maxlen=1000)
         #: The seconds until the next message was due, at the last call.
         self._due = float("inf")
@@ -35,7 +36,6 @@ class Sleep:
         None: notifications may have been missed.
         """
         self._heard.append(session)
-        self.wait = 0.0
 
     def begin(
         self, queue: OpenQueue, longest: float, *, listening: bool = True
