@@ -212,6 +212,7 @@ def _widen(lake: Lake, schemas: dict[str, Any], queue: str, name: str, wider: An
         if each != queue
     }
     kept = [schema["fields"][name] for schema in sharing.values()] if lake.table else []
+    # The new type with itself, too: two of its own fields may be one column.
     reduce(partial(_joined, name), [*kept, *types.values(), wider, wider])
     for each, shape in (types | {queue: wider}).items():
         schemas[each]["fields"][name] = shape

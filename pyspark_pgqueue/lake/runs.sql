@@ -23,8 +23,8 @@ FROM pgqueue_lake WHERE path = %(path)s AND %(anew)s AND NOT EXISTS (SELECT FROM
     SELECT FROM pgqueue_export_run r WHERE r.lake_id = pgqueue_lake.id AND r.state = 'PUBLISHING'))
 
 -- {runs/register}
--- Adds a lake, or changes its settings. Until a run has published files, each call chooses the
--- queues anew.
+-- Adds a lake, or changes its settings. Until a run has published files, each call may choose other
+-- queues.
 INSERT INTO pgqueue_lake
     (path, queues, holds_retention, exported_below, system, iceberg, body_schemas)
 VALUES (%(path)s, %(queues)s, coalesce(%(holds)s, false), 0, %(system)s, %(table)s, '{{}}')

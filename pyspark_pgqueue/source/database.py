@@ -11,7 +11,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from django_pgqueue.engine.names import MESSAGE, own_table
-from django_pgqueue.engine.statements import load
+from django_pgqueue.engine.statements import compose
 from pyspark_pgqueue.errors import InvalidOption, ServerChanged
 from pyspark_pgqueue.source.offsets import Snapshot
 from pyspark_pgqueue.source.options import Options
@@ -60,7 +60,7 @@ def database_url(text: str) -> str:
 def sql(name: str, **names: object) -> str:
     """Load a statement from a part of a .sql file, such as ``lake/runs/groups``."""
     folder, _, part = name.partition("/")
-    return load(part, f"pyspark_pgqueue.{folder}").format(**names)
+    return compose(part, names, f"pyspark_pgqueue.{folder}")
 
 
 def connect(url: str) -> psycopg.Connection[Any]:
