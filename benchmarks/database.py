@@ -55,15 +55,13 @@ def server() -> Iterator[dict[str, Any]]:
             "dbname": given.get("dbname", "postgres"),
         }
         return
-
-    class Server(EmbeddedServer):
-        port = free_port()  # Java's driver connects to no socket
-
     # A short path, since the path of a socket is limited.
     directory = Path(tempfile.mkdtemp(prefix="pgqueue-benchmark-"))
     directory.chmod(0o755)
+    embedded = EmbeddedServer(directory, settings=SETTINGS)
+    embedded.port = free_port()  # Java's driver connects to no socket
     try:
-        with Server(directory, settings=SETTINGS) as embedded:
+        with embedded:
             yield {**conninfo_to_dict(embedded.url()), "password": ""}
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +177,7 @@ def reads(bench: Any, columns: str, query: str) -> dict[str, Measure]:
     if find_spec("duckdb"):
         measures["DuckDB through ADBC"] = lambda: count / seconds(lambda: by_duckdb(plain, READ))
     if has_extension():
-        scan = plain.replace("::text", "").replace("pgqueue_", "pg.pgqueue_")
+        scan = in_duckdb(plain)
         measures["DuckDB's extension"] = lambda: (
             count / seconds(lambda: by_extension(READ.replace("rows", f"({scan})")))
         )
@@ -196,9 +198,9 @@ def by_duckdb(query: str, statement: str) -> None:
 
 def extended(duck: Any) -> None:
     """Load DuckDB's extension for PostgreSQL. Raises an error if it cannot be downloaded."""
-    folder = find_spec("duckdb_ext")
-    [given] = folder.submodule_search_locations if folder else [""]
-    [*files] = Path(given).rglob("postgres_scanner.duckdb_extension") if given else []
+    package = find_spec("duckdb_ext")
+    places = package.submodule_search_locations if package else []
+    files = [*chain(*(Path(each).rglob("postgres_scanner.duckdb_extension") for each in places))]
     if files:
         duck.load_extension(str(files[0]))
     else:
@@ -216,6 +218,11 @@ def has_extension() -> bool:
         extended(duck)
         return True
     return False
+
+
+def in_duckdb(query: str) -> str:
+    """The query as :func:`by_extension` takes it."""
+    return re.sub("::(text|integer)", "", query).replace("pgqueue_", "pg.pgqueue_")
 
 
 def by_extension(statement: str) -> None:
@@ -293,8 +300,7 @@ def spark_export(bench: Any) -> dict[str, Measure]:
             lambda: to_parquet(tables, folder / "duckdb")
         )
     if has_extension():
-        scan = lake_rows(tables).replace("::text", "").replace("::integer", "")
-        scan = scan.replace("pgqueue_", "pg.pgqueue_").replace(DAY, DAY_IN_DUCKDB)
+        scan = in_duckdb(lake_rows(tables)).replace(DAY, DAY_IN_DUCKDB)
         measures["DuckDB's extension"] = lambda: seconds(
             lambda: by_extension(written(scan, folder / "duckdb"))
         )
