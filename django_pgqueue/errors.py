@@ -3,7 +3,7 @@
 The hierarchy, with the other base classes in parentheses::
 
     * PgQueueError
-      x QueueNotFound (LookupError), QueueMismatch, QueueInUse, ForeignSchema
+      x QueueNotFound (LookupError), QueueMismatch, QueueInUse, ForeignSchema, PositionLost
       x TablesMissing (with Django: ProgrammingError), UnusableDatabase (DatabaseError)
       x QueueBusy
         + QueueConverting
@@ -35,6 +35,7 @@ __all__ = [
     "MessageNotFound",
     "NeverRead",
     "PgQueueError",
+    "PositionLost",
     "QueueBusy",
     "QueueConverting",
     "QueueInUse",
@@ -98,10 +99,34 @@ class UnusableDatabase(PgQueueError):
     """
 
 
+class PositionLost(PgQueueError):
+    """The position of a subscription belongs to another database system, or is missing.
+
+    A restored dump and a logical replica number their transactions anew, so the position says
+    nothing about the messages there. ``queue(...).seek`` sets another one.
+    """
+
+    def __init__(self, name: str, last_id: int | None) -> None:
+        where = f"--id {last_id + 1}" if last_id else "--start earliest"
+        #: The command that sets another position, behind the last message that was read.
+        self.remedy: str = f"manage.py pgqueue_seek {name} {where}"
+        super().__init__(
+            f"Subscription {name!r} has no position in this database, which was restored or "
+            f"replicated from another one. Nothing was read. To go on behind the last message that "
+            f"it read: {self.remedy}"
+        )
+
+
 class QueueMismatch(PgQueueError):
     """The queue exists, but not with the storage options passed to ``create_queue``."""
 
     def __init__(self, name: str, setting: str, found: object, asked: object) -> None:
+        if setting == "source":
+            super().__init__(
+                f"Queue {name!r} exists with source={found!r}, not {asked!r}. Subscribe under "
+                f"another name, or drop this queue first."
+            )
+            return
         super().__init__(
             f"Queue {name!r} exists with {setting}={found!r}, not {asked!r}. "
             f"To use the queue as it is, leave {setting} out. To replace it, drop it first."
@@ -130,13 +155,18 @@ class QueueConverting(QueueBusy):
 
 
 class QueueInUse(PgQueueError):
-    """The queue is the dead-letter queue of other queues, so it was not dropped."""
+    """The queue was not dropped: others have it as dead-letter queue, or subscribe to it."""
 
-    def __init__(self, name: str, sources: str) -> None:
-        super().__init__(
+    def __init__(self, name: str, sources: str, subscriptions: str = "") -> None:
+        why = (
             f"Queue {name!r} is the dead-letter queue of {sources}: set their dead_letter_queue "
             f"to another queue or to None first."
         )
+        if subscriptions:
+            why = (
+                f"Queue {name!r} is the source of {subscriptions}: drop these subscriptions first."
+            )
+        super().__init__(why)
 
 
 class UntrustedSource(PgQueueError):
@@ -165,10 +195,16 @@ class NeverRead(PgQueueError):
 class MessageNotFound(PgQueueError, LookupError):
     """No message has this id: it was rolled back, deleted, removed by retention, or never sent."""
 
-    def __init__(self, name: str, message_id: int) -> None:
+    def __init__(self, name: str, message_id: int, *, archives: bool = True) -> None:
+        advice = (
+            "Was it sent to another queue, rolled back, deleted, or removed by the queue's "
+            "retention?"
+            if archives
+            else "A subscription keeps nothing of a message that it has completed, unless "
+            "archive_completed=True: subscribe() and alter() take it"
+        )
         super().__init__(
-            f"Message {message_id} is neither in queue {name!r} nor in its archive. Was it sent to "
-            f"another queue, rolled back, deleted, or removed by the queue's retention?"
+            f"Message {message_id} is neither in queue {name!r} nor in its archive. {advice}"
         )
 
 

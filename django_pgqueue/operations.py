@@ -3,11 +3,12 @@
 ::
 
     class Migration(migrations.Migration):
-        dependencies = [("django_pgqueue", "0002_topics_processes_maintenance")]
+        dependencies = [("django_pgqueue", "0006_subscriptions")]
         operations = [
             CreateQueue("orders.dead"),
             CreateQueue("orders", dead_letter_queue="orders.dead", max_deliveries=20),
             BindTopic("order.#", "orders"),
+            Subscribe("audit", to="orders", start="earliest"),
         ]
 """
 
@@ -30,15 +31,32 @@ from django.db.migrations.state import ModelState, ProjectState
 from django.db.models import CASCADE
 
 from django_pgqueue import pgmq
+from django_pgqueue.database.runner import runner
 from django_pgqueue.engine import arguments
+from django_pgqueue.engine.subscriptions import positions
+from django_pgqueue.engine.subscriptions.positions import NOW, Start
 from django_pgqueue.engine.topics import topic_pattern
 from django_pgqueue.errors import InvalidArgument
-from django_pgqueue.maintenance import tables
+from django_pgqueue.maintenance import sources, tables
 from django_pgqueue.queues.decorators import takes
 from django_pgqueue.tables import columns
-from django_pgqueue.tables.queue import ChangeableSettings, Queue, QueueSettings, change
+from django_pgqueue.tables.queue import (
+    ChangeableSettings,
+    Queue,
+    QueueSettings,
+    SubscriptionSettings,
+    change,
+)
 
-__all__ = ["AlterQueue", "BindTopic", "CreateQueue", "DropQueue", "InstallPGMQ", "UnbindTopic"]
+__all__ = [
+    "AlterQueue",
+    "BindTopic",
+    "CreateQueue",
+    "DropQueue",
+    "InstallPGMQ",
+    "Subscribe",
+    "UnbindTopic",
+]
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -208,7 +226,7 @@ class DropQueue(CreateQueue):
         DropQueue("orders", visibility_timeout=60)
 
     Raises InvalidQueueName and InvalidArgument when the migration is loaded, and InvalidArgument
-    when it runs if the queue is the dead-letter queue of another queue.
+    when it runs if the queue is the dead-letter queue of another queue, or has subscriptions.
     """
 
     fragment = "drop_queue"
@@ -221,6 +239,59 @@ class DropQueue(CreateQueue):
 
     def backwards(self, database: _Database) -> None:
         super().forwards(database)
+
+
+class Subscribe(QueueOperation):
+    """Make a subscription: a queue that reads the messages of another one. Reversed, drops it.
+
+    ``start`` is that of ``queue(...).subscribe``: ``"now"``, ``"earliest"`` or an aware datetime.
+    The settings are those of a subscription. Durations are in seconds or a timedelta. ``to`` and
+    ``dead_letter_queue`` name queues that an earlier operation makes. If the subscription exists,
+    it is not changed.
+
+    ::
+
+        Subscribe("audit", to="orders", start="earliest", max_deliveries=5)
+
+    Raises InvalidQueueName and InvalidArgument when the migration is loaded, and InvalidArgument
+    when it runs if ``to`` does not exist or is a subscription, or if the name is that of another
+    queue.
+    """
+
+    fragment = "subscribe"
+
+    @takes(SubscriptionSettings)
+    def __init__(
+        self,
+        name: str,
+        *,
+        to: str,
+        start: Start = NOW,
+        **settings: Unpack[SubscriptionSettings],
+    ) -> None:
+        self.settings: dict[str, Any] = dict(SubscriptionSettings(**settings))
+        self.name: str = arguments.queue_name(name)
+        self.to: str = arguments.queue_name(to)
+        self.start: Start = start
+        with _labelled(f"Subscribe({name!r})"):
+            positions.position_of(start, "start")
+            self._checked = columns.checked(Queue, self.settings)
+            arguments.limits_together(self._checked)
+
+    def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
+        given = {"to": self.to, "start": self.start, **self.settings}
+        return type(self).__name__, [self.name], given
+
+    def describe(self) -> str:
+        return f"Subscribe queue {self.name} to queue {self.to}"
+
+    def forwards(self, database: _Database) -> None:
+        database.subscribe(self.name, self.to, self.start, self._checked, self.describe())
+
+    def backwards(self, database: _Database) -> None:
+        queue = database.find(self.name)
+        if queue is not None:
+            database.drop(queue)
 
 
 class BindTopic(QueueOperation):
@@ -279,7 +350,11 @@ class UnbindTopic(BindTopic):
 
 
 # The migrations that create the tables of models.
-_MIGRATIONS = {"Queue": "0001_initial", "Binding": "0002_topics_processes_maintenance"}
+_MIGRATIONS = {
+    "Queue": "0001_initial",
+    "Binding": "0002_topics_processes_maintenance",
+    "Subscription": "0006_subscriptions",
+}
 
 
 class _Database:
@@ -295,11 +370,7 @@ class _Database:
         try:
             return self._apps.get_model("django_pgqueue", name)
         except LookupError as error:
-            migration = _MIGRATIONS[name]
-            raise InvalidArgument(
-                f"this migration runs before the table of {name} exists: add "
-                f'("django_pgqueue", "{migration}") to its dependencies'
-            ) from error
+            raise InvalidArgument(_too_early(f"the table of {name} exists", name)) from error
 
     @property
     def keeps_queues(self) -> bool:
@@ -327,15 +398,47 @@ class _Database:
             )
         return queue
 
-    def create(self, name: str, settings: dict[str, Any]) -> None:
-        queue = self._queues.create(name=name, **self._with_target(name, settings))
+    def create(self, name: str, settings: dict[str, Any], **source: Any) -> Any:
+        """Make a queue. ``source`` is empty, or has the source of a subscription."""
+        queue = self.queue_model(name=name, **self._with_target(name, settings), **source)
+        with _labelled(f"queue {name!r}"):
+            arguments.refuse_loop(queue, queue.dead_letter_queue_id, self._queues)
+        queue.save(using=self.connection.alias, force_insert=True)
         with self.connection.cursor() as cursor:
             tables.create_tables(
                 cursor,
                 queue.pk,
                 unlogged=queue.unlogged,
                 partition_interval=queue.partition_interval,
+                source_id=getattr(queue, "source_id", None),
             )
+        return queue
+
+    def need_subscriptions(self) -> None:
+        """Raise InvalidArgument before the migration that makes subscriptions."""
+        if not hasattr(self.queue_model, "source_id"):
+            raise InvalidArgument(_too_early("subscriptions exist", "Subscription"))
+
+    def subscribe(
+        self, name: str, to: str, start: Start, settings: dict[str, Any], purpose: str
+    ) -> None:
+        self.need_subscriptions()
+        source, found = self.get(to, purpose), self.find(name)
+        with _labelled(purpose):
+            sources.refuse(source, name)
+            if found is None:
+                queue = self.create(name, settings, source=source)
+                positions.begin(runner(self.connection.alias), queue.pk, source.pk, start)
+            elif found.source_id != source.pk:
+                raise InvalidArgument(
+                    f"queue {found.name!r} exists, and is "
+                    + (
+                        "no subscription"
+                        if found.source is None
+                        else f"a subscription to queue {found.source.name!r}"
+                    )
+                    + ". Drop it first with DropQueue, or choose another name"
+                )
 
     def change(self, name: str, settings: dict[str, Any], purpose: str) -> None:
         queue = self.get(name, purpose)
@@ -352,6 +455,12 @@ class _Database:
                 f"first, or change them with AlterQueue(..., dead_letter_queue=None)"
             )
         number = queue.pk
+        source_id, readers = self._sources_of(number)
+        if readers:
+            raise InvalidArgument(
+                f"queue {queue.name!r} has the subscriptions {', '.join(readers)}: drop these "
+                f"queues first, with DropQueue"
+            )
         # The migration's state may lack models of later migrations, whose tables exist.
         present = set(self.connection.introspection.table_names())
         for each in Queue._meta.related_objects:
@@ -360,7 +469,22 @@ class _Database:
                 model._base_manager.using(self.connection.alias).filter(queue=number).delete()
         queue.delete()
         with self.connection.cursor() as cursor:
-            tables.drop_tables(cursor, number, name=queue.name)
+            tables.drop_tables(cursor, number, name=queue.name, source_id=source_id)
+
+    def _sources_of(self, number: int) -> tuple[int | None, list[str]]:
+        """Return the id of a queue's source, and the names of the queue's subscriptions.
+
+        The migration's state may lack the column, or the table.
+        """
+        with self.connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT id, name, (to_jsonb(q) ->> 'source_id')::integer FROM pgqueue_queue q "
+                "WHERE id = %s OR to_jsonb(q) ->> 'source_id' = %s::text ORDER BY name",
+                [number, number],
+            )
+            rows = cursor.fetchall()
+        source = next((source for pk, _name, source in rows if pk == number), None)
+        return source, [name for pk, name, _source in rows if pk != number]
 
     def _with_target(self, name: str, settings: dict[str, Any]) -> dict[str, Any]:
         """Replace the dead-letter queue's name with its model instance."""
@@ -389,6 +513,7 @@ class InstallPGMQ(DatabaseOperation):
         return "Install PGMQ's functions"
 
     def forwards(self, database: _Database) -> None:
+        database.need_subscriptions()  # its functions refuse these
         with database.connection.cursor() as cursor:
             pgmq.install(cursor, database.queue_model)
 
@@ -458,6 +583,14 @@ def _checked_changes(settings: Mapping[str, Any]) -> dict[str, Any]:
     # The queue may have the rate that a new burst needs.
     arguments.limits_together({"rate": "of the queue", "group_rate": "of the queue", **checked})
     return checked
+
+
+def _too_early(what: str, needs: str) -> str:
+    """Return the error of a migration that lacks a dependency."""
+    return (
+        f"this migration runs before {what}: add "
+        f'("django_pgqueue", "{_MIGRATIONS[needs]}") to its dependencies'
+    )
 
 
 @contextmanager

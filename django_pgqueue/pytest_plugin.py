@@ -13,10 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from django_pgqueue.models import BoundQueue
-    from django_pgqueue.tables.queue import QueueSettings
     from django_pgqueue.testing import MakeQueue
 
 
@@ -40,15 +37,18 @@ def pytest_fixture_setup(
 
 @pytest.fixture
 def make_queue(db: None) -> Iterator[MakeQueue]:
-    """Make a queue for this test: ``orders = make_queue("orders", max_deliveries=3)``."""
+    """Make a queue for this test: ``orders = make_queue("orders", max_deliveries=3)``.
+
+    ``make_queue("audit", to="orders", start="earliest")`` makes a subscription.
+    """
     models = import_module("django_pgqueue.models")
     made = []
 
     def make(
-        name: str, *, using: str | None = None, **settings: Unpack[QueueSettings]
+        name: str, *, using: str | None = None, to: str | None = None, **settings: Any
     ) -> BoundQueue:
         queue: BoundQueue = models.queue(name, using=using)
-        made.append(queue.create(**settings))
+        made.append(queue.create(**settings) if to is None else queue.subscribe(to=to, **settings))
         return queue
 
     yield make

@@ -51,6 +51,8 @@ retention_due           archived messages of a queue are about      queue, befor
                         a datetime keeps messages archived since
 queue_maintained        a round of maintenance has ended            queue, maintained
 maintenance_failed      the maintenance of a queue failed           queue, error
+messages_lost           a subscription has lost messages: they      queue, count
+                        left the source unread, after keep_for
 schedule_failed         a schedule could not send the message of a  schedule, at, error
                         tick
 schedule_ended          a declared schedule ended: no running       schedule
@@ -94,6 +96,7 @@ __all__ = [
     "messages_failed",
     "messages_fetched",
     "messages_interrupted",
+    "messages_lost",
     "messages_released",
     "messages_retried",
     "messages_sending",
@@ -130,6 +133,7 @@ pool_too_small: Signal = Signal()
 retention_due: Signal = Signal()
 queue_maintained: Signal = Signal()
 maintenance_failed: Signal = Signal()
+messages_lost: Signal = Signal()
 schedule_failed: Signal = Signal()
 schedule_ended: Signal = Signal()
 bulk_action_ended: Signal = Signal()

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 __all__ = [
     "ENDS",
     "Delay",
+    "Lag",
     "Maintained",
     "Metrics",
     "OnConflict",
@@ -229,6 +230,23 @@ class Settled(list[int]):
         self.lost: list[Receipt | int] = list(lost)
 
 
+class Lag(NamedTuple):
+    """How far a subscription is behind its source.
+
+    >>> Lag(messages=12, is_estimate=False, seconds=3.5, lost=0).messages
+    12
+    """
+
+    #: How many of the source's messages it has not read yet.
+    messages: int
+    #: Whether that number is an estimate, because there are more than ``EXACT_COUNT_LIMIT``.
+    is_estimate: bool
+    #: How long ago the first of them was sent, in seconds. None without any.
+    seconds: float | None
+    #: How many messages it has lost since it began: they left the source after ``keep_for``.
+    lost: int
+
+
 class Wait(NamedTuple):
     """Why a message is not delivered now, and until when at least.
 
@@ -257,6 +275,13 @@ class Metrics:
     - ``oldest_age``, ``newest_age``: seconds since the send; None when the queue is empty.
     - ``blocked``: the number of messages that are not delivered now, by the reason that
       :class:`Wait` names. Reasons without a message are left out.
+    - ``unread``: the messages of a subscription's source that it has not read, with those that it
+      will skip. ``ready`` includes them, and ``total`` is that of the source.
+    - ``lost``: the messages that a subscription has lost, since it did not read them in time
+      (``keep_for``).
+    - ``position_lost``: whether the subscription's reads raise
+      :class:`~django_pgqueue.errors.PositionLost`. Then nobody knows what is unread, and ``ready``
+      has only its own messages.
 
     Small counts are exact. Counts that would take long are estimates from PostgreSQL's statistics:
     then ``exact`` is False, and ``estimated`` names the estimated counts.
@@ -277,6 +302,9 @@ class Metrics:
     blocked: Mapping[str, int] = field(default_factory=dict, hash=False)
     exact: bool = True
     estimated: tuple[str, ...] = ()
+    unread: int = 0
+    lost: int = 0
+    position_lost: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""

@@ -161,7 +161,8 @@ def committed(request: pytest.FixtureRequest, transactional_db: None) -> Iterato
     aliases = (marker and marker.kwargs.get("databases")) or ["default"]
     for alias in aliases:
         Queue.objects.using(alias).update(dead_letter_queue=None)
-        Queue.objects.using(alias).delete()
+        Queue.objects.using(alias).exclude(source=None).delete()
+        Queue.objects.using(alias).all().delete()
     Queue.objects.forget_all()
 
 

@@ -14,6 +14,9 @@ from django_pgqueue.errors import QueueBusy
 
 R = TypeVar("R")
 
+#: The first statement of a transaction that looks again at what it has waited for.
+READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
+
 #: SQLSTATEs of statements that failed because other sessions hold a lock.
 KEPT = (LOCK_NOT_AVAILABLE, DEADLOCK)
 
@@ -77,6 +80,14 @@ def settings_for(cursor: Any, **settings: str) -> Iterator[None]:
     set_locally(cursor, **settings)
     yield
     set_locally(cursor, **usual)
+
+
+@contextmanager
+def read_committed(cursor: Any, is_alone: bool) -> Iterator[None]:
+    """Begin a transaction of its own, if it is alone, at READ COMMITTED."""
+    if is_alone:
+        cursor.execute(READ_COMMITTED)
+    yield
 
 
 def set_locally(cursor: Any, **settings: str) -> None:

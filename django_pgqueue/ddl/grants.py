@@ -7,12 +7,12 @@ are copied to the tables of each new queue.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from django_pgqueue.ddl import planting
 from django_pgqueue.engine.columns import COLUMNS
-from django_pgqueue.engine.names import PARENTS
+from django_pgqueue.engine.names import MESSAGE, PARENTS, own_table
 
 __all__ = ["INHERITED", "KINDS", "copy", "extend", "inherit", "role_exists", "statements"]
 
@@ -51,7 +51,7 @@ _CONSUMER = {
     "unlogged": "SELECT, INSERT",
     "message": f"SELECT, DELETE, {_SENT}",
     "archive": "SELECT, INSERT",
-    **dict.fromkeys(("ready", "deferred", "lease", "waiting", "group", "recheck"), _KEPT),
+    **dict.fromkeys(("ready", "deferred", "lease", "waiting", "group", "recheck", "cursor"), _KEPT),
     "group_setting": "SELECT",
     "turn_seq": "USAGE",
     "process": _KEPT,
@@ -67,7 +67,7 @@ _ANALYST = dict.fromkeys(
         *("ready", "deferred", "lease", "waiting", "group", "recheck", "claim", "unlogged"),
         *("rollup", "rollup_run", "lake", "export_run", "purge_mark", "attempt", "schedule"),
         *("bulk_action", "bulk_action_part", "group_setting", "history", "audit"),
-        *("mark", "acknowledgement"),
+        *("mark", "acknowledgement", "cursor"),
     ),
     "SELECT",
 )
@@ -106,6 +106,8 @@ _RIGHTS = {
     "spark": _SPARK,
 }
 KINDS = tuple(_RIGHTS)
+# The kinds of roles that settle messages.
+_KEEPERS = ("consumer", "operator", "spark")
 
 # The functions of limits (slots.sql, whole_queue.sql) that reads and settlements call.
 _SLOTS = (
@@ -116,13 +118,19 @@ _SLOTS = (
 
 _HEADS = "first_heads|next_heads|alive_groups|recheck_id"
 
+# The functions of subscriptions (subscriptions.sql).
+_SUBSCRIPTIONS = "shows|passed|own_snapshot|reader_asleep|leave_lease"
+
+# The functions of reads and settlements.
+_READ = f"may|audit|wake|sent|fall_asleep|go_on|{_HEADS}|{_SLOTS}|{_SUBSCRIPTIONS}"
+
 # Functions that triggers, policies and statements call with the rights of the role.
 _FUNCTIONS = {
     "sender": "^pgqueue_(wake|sent)$",
-    "consumer": f"^pgqueue_(may|audit|wake|sent|fall_asleep|go_on|{_HEADS}|{_SLOTS})$",
-    "operator": f"^pgqueue_(may|audit|wake|sent|fall_asleep|go_on|apply_limits|{_HEADS}|{_SLOTS})$",
-    "analyst": "^pgqueue_(may|spacing|group_rule)$",
-    "spark": f"^pgqueue_(may|audit|wake|sent|fall_asleep|go_on|{_HEADS}|{_SLOTS})$",
+    "consumer": f"^pgqueue_({_READ})$",
+    "operator": f"^pgqueue_(apply_limits|{_READ})$",
+    "analyst": "^pgqueue_(may|spacing|group_rule|shows|passed)$",
+    "spark": f"^pgqueue_({_READ})$",
 }
 
 # A right that identifies each kind of role, the widest kind first. Every database has these tables.
@@ -159,6 +167,10 @@ SELECT concat('GRANT ',
 FROM {_RIGHTS_OF_OTHERS} WHERE id = 'pgqueue_message'::regclass
 ORDER BY 1"""
 
+#: What a consumer of a subscription, or of its source, needs on the subscription's messages: a copy
+#: of a message keeps the time and the transaction of its send.
+_KEEPER = "SELECT, INSERT, DELETE"
+
 _OWN = re.compile(r"(message|archive|wake)_q(\d+)")
 
 
@@ -191,10 +203,15 @@ def statements(
         "AND c.relname ~ '^pgqueue_' AND c.relkind IN ('r', 'p', 'v', 'S') ORDER BY c.relname"
     )
     relations = cursor.fetchall()
+    sources = _sources(cursor)
+    if kind in _KEEPERS and queues is not None:
+        # Deletions at a source write to its subscriptions' tables, and reads of these read its own.
+        family = {s for s, source in sources.items() if source in queues}
+        targets = {*targets, *family, *(sources[s] for s in queues if s in sources)}
     found = [
         f"{rights} ON {'SEQUENCE' if is_sequence else 'TABLE'} {schema}.{name}"
         for schema, name, is_sequence in relations
-        if (rights := _rights_on(name, kind, queues, targets))
+        if (rights := _rights_on(name, kind, queues, targets, sources))
     ]
     schemas = {schema for schema, _, _ in relations} - {"pgmq"}
     cursor.execute(
@@ -230,7 +247,11 @@ def _closed(cursor: Any, role: str) -> Iterator[str]:
 
 
 def _rights_on(
-    name: str, kind: str, queues: Collection[int] | None, targets: Collection[int]
+    name: str,
+    kind: str,
+    queues: Collection[int] | None,
+    targets: Collection[int],
+    sources: Mapping[int, int],
 ) -> str | None:
     base = name.removeprefix("pgqueue_")
     own = _OWN.fullmatch(base)
@@ -238,16 +259,43 @@ def _rights_on(
         # Rights on the parents are rights on all queues.
         is_parent = base in ("message", "archive")
         return None if is_parent and queues is not None else _RIGHTS[kind].get(base)
+    if kind in _KEEPERS and (queues is None or int(own[2]) in {*queues, *targets}):
+        number = int(own[2])
+        if own[1] == "message" and number in sources:
+            return _KEEPER
+        if queues is not None and number not in queues and number in sources.values():
+            # Sends to the source wake its readers, which read its messages and outcomes.
+            return {**_SENDER, "message": "SELECT", "archive": "SELECT"}.get(own[1])
     if queues is None or int(own[2]) in queues:
         return _RIGHTS[kind].get(own[1])
     return _SENDER.get(own[1]) if int(own[2]) in targets else None
 
 
 def inherit(cursor: Any, queue_id: int) -> None:
-    """Give roles that have rights on all queues the same rights on a new queue's tables."""
-    cursor.execute(INHERITED, {"queue_id": int(queue_id)})
+    """Give roles that have rights on all queues the same rights on a new queue's tables.
+
+    Roles that may delete messages also get what a consumer of a subscription needs.
+    """
+    number = int(queue_id)
+    cursor.execute(INHERITED, {"queue_id": number})
     for (grant,) in cursor.fetchall():
         cursor.execute(grant)
+    if number in _sources(cursor):
+        for right, role, _ in _rights_of_others(cursor, MESSAGE):
+            if right == "DELETE":
+                cursor.execute(f"GRANT {_KEEPER} ON {own_table(MESSAGE, number)} TO {role}")
+
+
+def _sources(cursor: Any) -> dict[int, int]:
+    """Return the source of each subscription, by their ids."""
+    cursor.execute(
+        "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'pgqueue_queue'::regclass "
+        "AND attname = 'source_id')"
+    )
+    if not cursor.fetchone()[0]:
+        return {}  # before the migration that makes subscriptions
+    cursor.execute("SELECT id, source_id FROM pgqueue_queue WHERE source_id IS NOT NULL")
+    return dict(cursor.fetchall())
 
 
 def extend(cursor: Any, tables: Collection[str]) -> None:

@@ -15,12 +15,22 @@ from typing import Any
 from django.db.migrations.recorder import MigrationRecorder
 
 from django_pgqueue.ddl import run_sql
-from django_pgqueue.ddl.triggers import SEND_TRIGGER, send_trigger
+from django_pgqueue.ddl.triggers import (
+    KEEP_TRIGGER,
+    LEAVE_TRIGGER,
+    SEND_TRIGGER,
+    keep_trigger,
+    leave_trigger,
+    send_trigger,
+)
 from django_pgqueue.engine.names import MESSAGE, PARENTS, own_table
 
 __all__ = ["Damage", "damage", "kind_of_table"]
 
-_FUNCTION = re.compile(r"CREATE FUNCTION [\w\"]+\.(\w+)\(.*?AS \$\$(.*?)\$\$;", re.DOTALL)
+# Functions with a quoted body. Those with RETURN have none that could be compared.
+_FUNCTION = re.compile(
+    r"CREATE FUNCTION [\w\"]+\.(\w+)\((?:(?!CREATE FUNCTION).)*?AS \$\$(.*?)\$\$;", re.DOTALL
+)
 _TRIGGER = re.compile(r"CREATE TRIGGER (\w+)\s.*?\sON (?:[\w\"]+\.)?(\w+).*?;", re.DOTALL)
 
 
@@ -148,15 +158,21 @@ def _triggers(cursor: Any, schema: str, made: str) -> Iterator[Damage]:
     wanted = {(each[1], each[2]): each[0].removesuffix(";") for each in _TRIGGER.finditer(made)}
     cursor.execute(
         f"""
-        SELECT t.relid::regclass::text
+        SELECT t.relid::regclass::text, q.source_id IS NOT NULL,
+               EXISTS (SELECT FROM {schema}.pgqueue_queue s WHERE s.source_id = q.id)
         FROM {schema}.pgqueue_queue q
         CROSS JOIN LATERAL pg_partition_tree(to_regclass('pgqueue_message_q' || q.id)) t
         ORDER BY 1
         """
     )
-    for (table,) in cursor.fetchall():
+    for table, is_subscription, is_source in cursor.fetchall():
         plain = table.rpartition(".")[2]
-        wanted[SEND_TRIGGER, plain] = send_trigger(plain)
+        if is_subscription:
+            wanted[KEEP_TRIGGER, plain] = keep_trigger(plain)
+        else:
+            wanted[SEND_TRIGGER, plain] = send_trigger(plain)
+        if is_source:
+            wanted[LEAVE_TRIGGER, plain] = leave_trigger(plain)
     cursor.execute(
         "SELECT t.tgname::text, c.relname::text, t.tgenabled = 'O', pg_get_triggerdef(t.oid) "
         "FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid "

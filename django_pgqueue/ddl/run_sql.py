@@ -9,6 +9,7 @@ from typing import Any
 from django.db.migrations import RunPython, RunSQL
 
 from django_pgqueue.ddl import grants
+from django_pgqueue.engine.columns import PLACEHOLDERS
 
 __all__ = ["RunPostgreSQL", "extend_rights", "made", "run"]
 
@@ -91,6 +92,7 @@ def made(schema: str) -> str:
 
 def _read(name: str) -> tuple[str, str]:
     text = _PART.sub(lambda part: _load(part[1]).rstrip(), _load(name))
+    text = text.replace("{copied_columns}", PLACEHOLDERS["copied_columns"])
     forward, _, reverse = text.partition("\n-- Reverse\n")
     return forward, reverse
 

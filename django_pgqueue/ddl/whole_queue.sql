@@ -17,7 +17,11 @@ BEGIN
         WITH gone AS (
             DELETE FROM {schema}.pgqueue_lease WHERE ctid = ANY(ARRAY(
                 SELECT l.ctid FROM {schema}.pgqueue_lease l
-                WHERE l.queue_id = queue AND l.vt <= statement_timestamp() FOR UPDATE SKIP LOCKED))
+                WHERE l.queue_id = queue AND l.vt <= statement_timestamp()
+                  -- A read of a subscription unfolds its leases before, with the messages.
+                  AND NOT EXISTS (SELECT FROM {schema}.pgqueue_queue q
+                                  WHERE q.id = queue AND to_jsonb(q) -> 'source_id' <> 'null')
+                FOR UPDATE SKIP LOCKED))
             RETURNING *
         ),
         ended AS (

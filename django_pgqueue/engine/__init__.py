@@ -2,16 +2,17 @@
 
 Each folder has the Python and SQL files of one kind of operation:
 
-========  ==============================================================================
-send      put messages into a queue
-read      lease messages, one by one or in groups; peek and pop
-settle    write the outcome of a message: archive, delete, retry, fail, set its timeout
-leases    batch leases: one row for messages that one read leased together
-groups    FIFO groups: which message is at the head of each
-redrive   send dead letters and archived messages again
-metrics   message counts and ages
-audit     entries of the audit log
-========  ==============================================================================
+=============  =========================================================================
+send           put messages into a queue
+read           lease messages, one by one or in groups; peek and pop
+settle         write the outcome of a message: archive, delete, retry, fail, set its timeout
+leases         batch leases: one row for messages that one read leased together
+groups         FIFO groups: which message is at the head of each
+subscriptions  queues that read another queue's messages: positions, reads, leases
+redrive        send dead letters and archived messages again
+metrics        message counts and ages
+audit          entries of the audit log
+=============  =========================================================================
 
 Statements include parts of three files. ``places.sql`` defines the places in which messages are
 counted and shown, ``reasons.sql`` the reasons why a message is not delivered now, and

@@ -176,27 +176,71 @@ def limits_together(limits: Mapping[str, Any]) -> None:
         )
 
 
+#: The settings that only subscriptions have, and those that they do not have.
+OF_SUBSCRIPTIONS = ("keep_for", "archive_completed")
+NOT_OF_SUBSCRIPTIONS = (
+    "partition_interval",
+    "unique_window",
+    "group_limit",
+    "group_rate",
+    "group_burst",
+    "unlogged",
+)
+
+
 def refuse_loop(queue: Any, target: int | None, queues: Any) -> None:
     """Raise InvalidArgument if dead letters of ``queue``, sent to ``target``, would come back.
 
-    ``target`` is the id of the dead-letter queue, ``queues`` a queryset of all queues.
+    They also come back to a subscription whose source they reach. ``target`` is the id of the
+    dead-letter queue, ``queues`` a queryset of all queues. The models are this package's, or those
+    of a migration, which may be older than subscriptions.
     """
-    passed: dict[int, str] = {}
-    while target is not None and target not in passed:
-        found = queues.filter(pk=target).first()
+    has_sources = hasattr(queue, "source_id")
+    ways: list[tuple[int, tuple[str, ...]]] = [] if target is None else [(target, (queue.name,))]
+    passed: set[int] = set()
+    while ways:
+        reached, path = ways.pop()
+        if reached in passed:
+            continue
+        passed.add(reached)
+        found = queues.filter(pk=reached).first()
         if found is None:
             raise InvalidArgument(
                 f"the dead_letter_queue of queue {queue.name!r} does not exist: it was dropped. "
                 f"Create it again, or name another one"
             )
-        passed[target] = found.name
-        if target == queue.pk:
-            path = " -> ".join([queue.name, *passed.values()])
+        path = (*path, found.name)
+        if has_sources and found.source_id is not None:
             raise InvalidArgument(
-                f"the dead-letter queues would form a cycle: {path}. Leave one of these queues "
-                f"without a dead_letter_queue"
+                f"the dead_letter_queue of queue {queue.name!r} cannot be {found.name!r}, which is "
+                f"a subscription: it gets only its source's messages. Name another queue"
             )
-        target = found.dead_letter_queue_id
+        if reached in (queue.pk, has_sources and queue.source_id):
+            raise InvalidArgument(
+                f"the dead-letter queues would form a cycle: {' -> '.join(path)}. Leave one of "
+                f"these queues without a dead_letter_queue"
+            )
+        for each in (found, *(queues.filter(source=reached) if has_sources else ())):
+            if each.dead_letter_queue_id is not None:
+                way = path if each is found else (*path, each.name)
+                ways.append((each.dead_letter_queue_id, way))
+
+
+def subscribed(settings: Mapping[str, Any], source: object) -> None:
+    """Raise InvalidArgument for settings that only a subscription has, or that it cannot have."""
+    if source is None:
+        wrong = [name for name in OF_SUBSCRIPTIONS if settings.get(name)]
+        if wrong:
+            raise InvalidArgument(
+                f"{wrong[0]} is a setting of subscriptions: leave it out, or make the queue with "
+                f'subscribe(to="…")'
+            )
+        return
+    wrong = [name for name in NOT_OF_SUBSCRIPTIONS if settings.get(name)]
+    if wrong:
+        raise InvalidArgument(
+            f"a subscription has no {wrong[0]}: its messages are the source's. Leave it out"
+        )
 
 
 def moment(value: Delay | None, name: str = "delay") -> dict[str, Any]:

@@ -7,7 +7,9 @@ placeholder            text
 ``{common_values}``    their values, such as ``%(priority)s::smallint``
 ``{kept_columns}``     the columns that stay as they are when a message is moved, dead-lettered or
                        sent again
+``{copied_columns}``   the columns that a subscription copies from its source's messages
 ``{read_columns}``     what a read returns of message ``m``, with a comma before each column
+``{read_names}``       a name for each of these, with a comma before it
 ``{no_columns}``       NULL for each of these columns, for a row that is not a message
 =====================  ==========================================================================
 """
@@ -59,6 +61,9 @@ COLUMNS = (
 )
 
 FROM_SENDER = tuple(column for column in COLUMNS if column.set_by == "sender")
+COPIED = tuple(
+    column for column in COLUMNS if column.name not in ("queue_id", "source_id", "failure")
+)
 COMMON = tuple(column for column in COLUMNS if column.common)
 KEPT = tuple(column for column in COLUMNS if column.kept)
 
@@ -78,6 +83,8 @@ PLACEHOLDERS = {
     "common_columns": ", ".join(column.name for column in COMMON),
     "common_values": ", ".join(f"%({column.name})s::{column.type}" for column in COMMON),
     "kept_columns": ", ".join(column.name for column in KEPT),
+    "copied_columns": ", ".join(column.name for column in COPIED),
     "read_columns": read_columns(),
+    "read_names": "".join(f", read_{column.name}" for column in COLUMNS if column.read),
     "no_columns": ", NULL" * sum(column.read is not None for column in COLUMNS),
 }

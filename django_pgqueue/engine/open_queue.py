@@ -6,16 +6,58 @@ import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
-from django_pgqueue.engine.names import own_table
+from django_pgqueue.engine.names import own_table, own_tables
 from django_pgqueue.engine.runner import Rows, Runner
-from django_pgqueue.engine.statements import render, unflushed
-from django_pgqueue.errors import TransactionRefused
+from django_pgqueue.engine.statements import Part, render, unflushed
+from django_pgqueue.errors import InvalidArgument, TransactionRefused
 
-__all__ = ["STORED", "OpenQueue", "clear_lost"]
+__all__ = ["ROUND", "STORED", "OpenQueue", "clear_lost", "looking", "subscribed"]
 
 _UNFLUSHED = "SELECT set_config('synchronous_commit', 'off', true)"
+
+
+#: What a round of a subscription reads, and whether it may end. False: in a test's transaction,
+#: where the round goes on, with the transaction's own messages.
+ROUND: dict[bool, dict[str, object]] = {
+    True: {"snapshot": "pg_current_snapshot()", "ends_round": "true"},
+    False: {"snapshot": "pgqueue_own_snapshot()", "ends_round": "false"},
+}
+
+
+@cache
+def subscribed(source_id: int) -> dict[str, object]:
+    """Return the values of the placeholders that a subscription to this queue renders otherwise."""
+    message, archive = own_tables(source_id)
+    return {
+        "source_id": source_id,
+        "source_message": message,
+        "source_archive": archive,
+        "leases/rows": Part("subscriptions/rows"),
+        "read/note": Part("subscriptions/note"),
+        "no_leases": " AND false",
+        "dead_letter_id": "nextval('pgqueue_message_id_seq')",
+        "dead_letter_origin": "'id', m.id, ",
+        # The bodies of leased messages are in the source.
+        "and_leased": " + (SELECT coalesce(sum(cardinality(ids)), 0)::bigint FROM leased)",
+    }
+
+
+def looking(runner: Runner) -> dict[str, object]:
+    """Return the placeholders of a statement that looks behind a position, and moves nothing.
+
+    It looks at this round and the next one. In a transaction it also sees the messages sent there.
+    It writes nothing, so it runs on a standby.
+    """
+    snapshot = ROUND[True]["snapshot"]
+    if not runner.alone:
+        snapshot = (
+            f"CASE WHEN pg_current_xact_id_if_assigned() IS NULL THEN {snapshot} "
+            f"ELSE {ROUND[False]['snapshot']} END"
+        )
+    return {"subscriptions/position": Part("subscriptions/rounds"), "snapshot": snapshot}
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +79,10 @@ class OpenQueue:
     group_rate: str | None
     #: Whether groups have or had a limit above 1, a rate, or settings of their own.
     has_slots: bool
+    #: The queue that this one is a subscription to, if it is one.
+    source_id: int | None
+    #: Whether a subscription archives the messages that it has completed.
+    archive_completed: bool
     created_at: dt.datetime
     runner: Runner
     find: Callable[[str], OpenQueue]
@@ -76,6 +122,8 @@ class OpenQueue:
         """
         alone = self.runner.alone
         names["own_transaction"] = "true" if alone else "false"
+        if self.source_id is not None:
+            names = {**subscribed(self.source_id), **ROUND[alone], **names}
         text = render(statement, self.id, tuple(names.items()))
         return unflushed(text) if alone and self.unlogged else text
 
@@ -97,6 +145,11 @@ class OpenQueue:
             if alone and self.unlogged:
                 self.runner.run(_UNFLUSHED)
             yield
+
+    def refuse_subscription(self, why: str) -> None:
+        """Raise InvalidArgument if this queue is a subscription. ``why`` says what to do."""
+        if self.source_id is not None:
+            raise InvalidArgument(f"queue {self.name!r} is a subscription: {why}")
 
     def refuse_transaction(self, operation: str) -> None:
         """Raise TransactionRefused inside a transaction: a lease holds only once committed."""

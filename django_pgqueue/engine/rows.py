@@ -8,7 +8,19 @@ from typing import Any, NamedTuple
 
 from django_pgqueue.types import Batch, Receipt, Wait, receipt_of
 
-__all__ = ["BLOCKED", "EXHAUSTED", "EXPIRED", "RECHECK", "Deliveries", "Delivery", "deliveries"]
+__all__ = [
+    "AGAIN",
+    "BLOCKED",
+    "EARLY",
+    "EXHAUSTED",
+    "EXPIRED",
+    "FOREIGN",
+    "OWN",
+    "RECHECK",
+    "Deliveries",
+    "Delivery",
+    "deliveries",
+]
 
 # A row with one of these notes is not a delivery but work for the reader.
 #: The message had expired when it was leased.
@@ -19,6 +31,16 @@ EXHAUSTED = "exhausted"
 BLOCKED = "blocked"
 #: Not a message: some groups may lack a head, and their next messages may precede the ready ones.
 RECHECK = "recheck"
+
+
+#: Of a subscription: its sender has delayed the message.
+EARLY = "early"
+#: Not a message: other messages may follow, which the statement did not look for.
+AGAIN = "again"
+#: Not a message: some of the subscription's own messages are due.
+OWN = "own"
+#: Not a message: the subscription's position does not belong to this database system.
+FOREIGN = "foreign"
 
 
 class Delivery(NamedTuple):

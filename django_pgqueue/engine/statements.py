@@ -37,6 +37,10 @@ _DEFAULTS = {
     "started": "",
     "has_groups": "",
     "rechecks": "",
+    "no_leases": "",
+    "dead_letter_id": "m.id",
+    "dead_letter_origin": "",
+    "and_leased": "",
 }
 
 # The last clause of a statement that writes and returns ids.

@@ -5,9 +5,11 @@ INSERT INTO pgqueue_history AS h
     (queue_id, bucket, seconds, process_id, {counters}, waits, runs, sent, depth, oldest, total)
 SELECT q.id, date_trunc('minute', statement_timestamp() - interval '30 s', 'UTC'), 60, 0, {zeros},
        '{{}}', '{{}}',
-       -- For a new queue, all messages sent count. After a reset of the statistics, none do.
+       -- For a new queue, all messages sent count. After a reset of the statistics, none do, nor for a
+       -- new subscription, whose total is its source's.
        greatest(0, r.total - coalesce(last.total, CASE
-           WHEN q.created_at > statement_timestamp() - interval '10 min' THEN 0 ELSE r.total END)),
+           WHEN q.created_at > statement_timestamp() - interval '10 min' AND q.source_id IS NULL
+           THEN 0 ELSE r.total END)),
        r.depth, r.oldest, r.total
 FROM jsonb_to_recordset(%(rows)s::jsonb) AS r (
     name text, depth bigint, oldest float8, total bigint)

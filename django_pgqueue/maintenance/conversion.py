@@ -37,7 +37,7 @@ from django_pgqueue.engine.sqlstates import (
 )
 from django_pgqueue.engine.times import server_time
 from django_pgqueue.errors import InvalidArgument, QueueConverting
-from django_pgqueue.maintenance import bounds
+from django_pgqueue.maintenance import bounds, sources
 from django_pgqueue.maintenance.partitions import (
     Partition,
     create_partition,
@@ -98,6 +98,11 @@ def repartition(
     interval = arguments.span(partition_interval, "partition_interval")
     with _only_converter(queue):
         fresh = queue.reread()
+        if fresh.source_id is not None:
+            raise InvalidArgument(
+                f"queue {queue.name!r} is a subscription, which has no partitions by time: its "
+                f"messages are in its source. Partition that one"
+            )
         try:
             changed = _change(fresh, interval, progress or (lambda done, total: None))
         except DatabaseError as error:
@@ -268,6 +273,8 @@ def switch_tables(cursor: Any, queue_id: int, until: dt.datetime, interval: dt.t
         for trigger in triggers:
             cursor.execute(trigger)
     bounds.drop_function(cursor, number)
+    if sources.has_readers(cursor, number):
+        sources.prepare(cursor, number)
     _set_interval(cursor, number, interval)
 
 

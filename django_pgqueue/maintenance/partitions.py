@@ -15,6 +15,7 @@ from typing import Any
 from django_pgqueue.ddl.triggers import send_trigger
 from django_pgqueue.engine.names import MESSAGE, own_table, own_tables
 from django_pgqueue.engine.times import EPOCH, as_microseconds, moment
+from django_pgqueue.maintenance import sources
 
 #: The first moment of a partition, and the first moment after it.
 Range = tuple[dt.datetime, dt.datetime]
@@ -135,6 +136,8 @@ def create_partition(
     # Both tables are made first, since attaching one locks the default partition.
     for parent, table in pairs:
         make_table(cursor, table, parent, unlogged=unlogged)
+    if sources.has_readers(cursor, queue_id):
+        sources.watch(cursor, message)
     for parent, table in pairs:
         cursor.execute(
             f"ALTER TABLE {parent} ATTACH PARTITION {table} "

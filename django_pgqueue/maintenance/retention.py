@@ -6,6 +6,7 @@ Partitions by time are dropped as a whole. Other messages are deleted row by row
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from django.db import DatabaseError, connections, transaction
@@ -14,6 +15,8 @@ from django.utils.timezone import is_naive, make_aware
 from django_pgqueue import signals
 from django_pgqueue.database.locks import milliseconds, settings_for
 from django_pgqueue.engine.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
+from django_pgqueue.engine.subscriptions import positions
+from django_pgqueue.engine.times import EPOCH
 from django_pgqueue.errors import QueueBusy
 from django_pgqueue.maintenance import lakes, partitions
 from django_pgqueue.maintenance.partitions import Partition
@@ -53,7 +56,8 @@ def _find_expired(work: Work) -> None:
     """Set ``before``, ``refused`` and ``foreign_lakes`` by the retention and the lakes.
 
     A receiver of ``retention_due`` may return an earlier time. If one returns False or raises an
-    exception, nothing is removed.
+    exception, nothing is removed. Messages that a subscription has not read are kept, for its
+    ``keep_for`` at most.
     """
     queue = work.queue
     if queue.retention is None:
@@ -66,7 +70,34 @@ def _find_expired(work: Work) -> None:
             return
         if isinstance(answer, dt.datetime):
             before = min(before, make_aware(answer) if is_naive(answer) else answer)
-    work.before = before
+    work.before = min([before, *_unread_from(work)])
+
+
+def _unread_from(work: Work) -> Iterator[dt.datetime]:
+    """Yield for each subscription when the first message was sent that is kept for it.
+
+    No unread message was archived before it was sent. One that committed late may have been sent
+    before the first in order: if it is removed, a trigger copies it (ddl/subscriptions.sql).
+    """
+    for subscription in work.queue.subscriptions.all():
+        opened = subscription.opened
+        behind = positions.behind(opened.runner, opened.id, opened.source_id, 1)
+        kept_for = subscription.keep_for
+        kept_from = EPOCH if kept_for is None else work.now() - kept_for
+        if behind is None:
+            yield kept_from
+        elif behind.unread_since is not None:
+            yield max(kept_from, behind.unread_since)
+
+
+def tell_losses(work: Work) -> None:
+    """Send ``messages_lost`` if a subscription has lost messages since the last round."""
+    queue = work.queue
+    if queue.source_id is None:
+        return
+    [(count,)] = work.fetch("tell_losses", {})
+    if count:
+        signals.messages_lost.send_robust(queue.name, queue=queue, count=count)
 
 
 def _drop_partitions(work: Work, before: dt.datetime) -> None:
@@ -100,9 +131,11 @@ def _is_overdue(partition: Partition, before: dt.datetime) -> bool:
 
 
 def lives_in(work: Work, partition: Partition) -> bool:
-    """Whether a partition has a message that is not archived."""
+    """Whether a partition has a message that is not archived, or that a subscription needs."""
     params = {"start": partition.start, "end": partition.end}
     [(found,)] = work.fetch("stragglers", params, partition)
+    if not found:
+        [(found,)] = work.fetch("needed", {}, partition)
     return bool(found)
 
 

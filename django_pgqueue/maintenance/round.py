@@ -14,7 +14,7 @@ from django.db import Error, connections
 from django_pgqueue import signals
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.maintenance.make_partitions import make_partitions
-from django_pgqueue.maintenance.retention import remove_expired
+from django_pgqueue.maintenance.retention import remove_expired, tell_losses
 from django_pgqueue.maintenance.stored_queue import StoredQueue
 from django_pgqueue.maintenance.upkeep import prune_attempts, repair_wake, sweep_keys, sweep_slots
 from django_pgqueue.maintenance.work import Work
@@ -25,6 +25,7 @@ QUEUE_STEPS: tuple[Callable[[Work], None], ...] = (
     repair_wake,
     make_partitions,
     remove_expired,
+    tell_losses,
     sweep_keys,
     sweep_slots,
     prune_attempts,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from django_pgqueue.ddl import grants
+from django_pgqueue.ddl import grants, triggers
 from django_pgqueue.engine.names import (
     ARCHIVE,
     LIVE,
@@ -15,7 +15,7 @@ from django_pgqueue.engine.names import (
     wake_sequence,
 )
 from django_pgqueue.engine.times import server_time
-from django_pgqueue.maintenance import bounds
+from django_pgqueue.maintenance import bounds, sources
 from django_pgqueue.maintenance.partitions import (
     create_partition,
     make_partitioned,
@@ -30,6 +30,7 @@ def create_tables(
     *,
     unlogged: bool = False,
     partition_interval: dt.timedelta | None = None,
+    source_id: int | None = None,
 ) -> None:
     """Make and attach the tables of a queue, in the caller's transaction.
 
@@ -39,16 +40,30 @@ def create_tables(
     EXCLUSIVE on the parents, which blocks neither senders nor readers.
     """
     number = int(queue_id)
-    if partition_interval is not None or not _has_new_tables(cursor, number, unlogged):
+    is_usual = partition_interval is None and source_id is None
+    if not (is_usual and _has_new_tables(cursor, number, unlogged)):
         _drop(cursor, number)
         _make_tables(cursor, number, unlogged, partition_interval)
+    if source_id is not None:
+        # A flush leaves the rows of tables without a model.
+        cursor.execute("DELETE FROM pgqueue_cursor WHERE queue_id = %s", [number])
+        sources.read_by(cursor, source_id, number)
     if unlogged:
         cursor.execute("INSERT INTO pgqueue_unlogged VALUES (%s)", [number])
     grants.inherit(cursor, number)
 
 
 def restart_ids(cursor: Any) -> None:
-    """Let the ids of queues start again, if there is none, so that remaining tables are used."""
+    """Let the ids of queues start again, if there is none, so that remaining tables are used.
+
+    Also deletes positions without a subscription: a flush leaves rows of tables without a model.
+    """
+    cursor.execute("SELECT to_regclass('pgqueue_cursor') IS NOT NULL")
+    if cursor.fetchone()[0]:
+        cursor.execute(
+            "DELETE FROM pgqueue_cursor c "
+            "WHERE NOT EXISTS (SELECT FROM pgqueue_queue q WHERE q.id = c.queue_id)"
+        )
     cursor.execute(
         "SELECT setval(pg_get_serial_sequence('pgqueue_queue', 'id'), 1, false) "
         "WHERE NOT EXISTS (SELECT FROM pgqueue_queue)"
@@ -65,9 +80,15 @@ def _has_new_tables(cursor: Any, number: int, unlogged: bool) -> bool:
             AND (relkind = 'S' OR relkind = 'r' AND relispartition AND relpersistence = %s)
             AND relacl IS NULL AND NOT relrowsecurity
             AND NOT EXISTS (
+                SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = ANY(%s))
+            AND NOT EXISTS (
                 SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attacl IS NOT NULL)
         """,
-        [message, archive, wake_sequence(number), "u" if unlogged else "p"],
+        [
+            *(message, archive, wake_sequence(number)),
+            "u" if unlogged else "p",
+            [triggers.LEAVE_TRIGGER, triggers.KEEP_TRIGGER],
+        ],
     )
     if not cursor.fetchone()[0]:
         return False
@@ -95,7 +116,7 @@ def _make_tables(
         )
 
 
-def drop_tables(cursor: Any, queue_id: int, *, name: str) -> None:
+def drop_tables(cursor: Any, queue_id: int, *, name: str, source_id: int | None = None) -> None:
     """Drop a queue's tables and delete its rows in shared tables, but not the queue's own row.
 
     Takes ACCESS EXCLUSIVE on both parents, which blocks every queue until the end of the
@@ -104,9 +125,15 @@ def drop_tables(cursor: Any, queue_id: int, *, name: str) -> None:
     """
     _mark_dropped(cursor, queue_id, name)
     _drop(cursor, queue_id)
+    if source_id is not None:
+        # Before the leases, and again: the first waits for a read, which leaves a position.
+        for _attempt in range(2):
+            cursor.execute("DELETE FROM pgqueue_cursor WHERE queue_id = %s", [queue_id])
     # Delete groups first: a group would get new heads as long as it has a row.
     for table in ("pgqueue_group", *LIVE, "pgqueue_unlogged"):
         cursor.execute(f"DELETE FROM {table} WHERE queue_id = %s", [queue_id])
+    if source_id is not None:
+        sources.leave(cursor, source_id)
 
 
 def _drop(cursor: Any, queue_id: int) -> None:

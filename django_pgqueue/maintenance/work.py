@@ -10,7 +10,12 @@ from typing import Any, TypeVar
 
 from django.db import DatabaseError, connections, transaction
 
-from django_pgqueue.database.locks import briefly, milliseconds, settings_for
+from django_pgqueue.database.locks import (
+    briefly,
+    milliseconds,
+    read_committed,
+    settings_for,
+)
 from django_pgqueue.engine.sqlstates import QUERY_CANCELED, sqlstate
 from django_pgqueue.engine.statements import load
 from django_pgqueue.engine.times import server_time
@@ -85,10 +90,13 @@ class Work:
         Raises QueueBusy after ``patience``, or if the work under the locks takes too long.
         """
 
+        is_alone = not connections[self.queue.alias].in_atomic_block
+
         def attempt(stall: float) -> R:
             with (
                 transaction.atomic(using=self.queue.alias, durable=True),
                 connections[self.queue.alias].cursor() as cursor,
+                read_committed(cursor, is_alone),
                 settings_for(
                     cursor,
                     lock_timeout=milliseconds(stall),

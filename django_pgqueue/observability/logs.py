@@ -239,6 +239,14 @@ def queue_maintained(sender: str, maintained: Any, **kwargs: Any) -> None:
     )
 
 
+def messages_lost(sender: str, count: int, **kwargs: Any) -> None:
+    text = (
+        "the subscription has lost %(count)s messages: they left the source before it read them, "
+        "after its keep_for. Run more consumers, or set a longer keep_for"
+    )
+    _log(ERROR, sender, text, count=count)
+
+
 def maintenance_failed(sender: str, error: Exception, **kwargs: Any) -> None:
     text = "maintenance failed: %(kind)s: %(error)s"
     _log_once((sender, "maintenance", None), sender, text, error)

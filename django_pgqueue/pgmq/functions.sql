@@ -26,18 +26,20 @@ $do$;
 -- ------------------------------------------------------------------ queues
 
 -- Returns the queue with this name, ignoring case. Raises PGMQ's errors for a queue that does not
--- exist, a time that is NULL (has_time is false), or a negative LIMIT (qty).
+-- exist, a time that is NULL (has_time is false), or a negative LIMIT (qty), and an error for a
+-- subscription, whose messages are in another queue.
 CREATE OR REPLACE FUNCTION pgmq._open(
     queue_name text, has_time boolean DEFAULT true, qty bigint DEFAULT 0
 ) RETURNS pgmq._opened LANGUAGE plpgsql AS $$
 DECLARE
     opened pgmq._opened;
     is_unlogged boolean;
+    is_subscription boolean;
 BEGIN
     SELECT q.id, q.name, coalesce(o.base, 0), q.max_deliveries, q.dead_letter_queue_id, q.unlogged,
-           q.has_slots OR num_nonnulls(q."limit", q.rate) > 0
+           q.has_slots OR num_nonnulls(q."limit", q.rate) > 0, q.source_id IS NOT NULL
     INTO opened.id, opened.name, opened.base, opened.max_deliveries, opened.dead_id, is_unlogged,
-         opened.is_limited
+         opened.is_limited, is_subscription
     FROM pgqueue_queue q
     LEFT JOIN pgmq.own_queue o ON o.queue_id = q.id AND o.created_at = q.created_at
     WHERE lower(q.name) = lower($1);
@@ -51,10 +53,22 @@ BEGIN
     ELSIF $3 < 0 THEN
         RAISE EXCEPTION 'LIMIT must not be negative' USING ERRCODE = '2201W';
     END IF;
+    IF is_subscription THEN
+        PERFORM pgmq._refuse_subscription(opened.name);
+    END IF;
     IF is_unlogged THEN
         PERFORM pgqueue_clear_lost(opened.id);  -- deletes what a server crash left behind
     END IF;
     RETURN opened;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq._refuse_subscription(queue_name text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'queue "%" is a subscription, which has no functions of PGMQ', $1
+        USING ERRCODE = 'feature_not_supported',
+            HINT = 'Send to its source. Read it with queue(...).read() of django_pgqueue.';
 END
 $$;
 
@@ -236,10 +250,18 @@ DECLARE
     sources text;
 BEGIN
     PERFORM pgmq.format_table_name($1, 'q');
-    SELECT id, created_at INTO q FROM pgqueue_queue WHERE lower(name) = lower($1) FOR UPDATE;
+    SELECT id, name, created_at, source_id INTO q FROM pgqueue_queue
+    WHERE lower(name) = lower($1) FOR UPDATE;
     IF NOT FOUND THEN
         RAISE NOTICE 'pgmq queue `%` does not exist', $1;
         RETURN false;
+    END IF;
+    IF q.source_id IS NOT NULL THEN
+        PERFORM pgmq._refuse_subscription(q.name);
+    END IF;
+    SELECT string_agg(name, ', ') INTO sources FROM pgqueue_queue WHERE source_id = q.id;
+    IF sources IS NOT NULL THEN
+        RAISE EXCEPTION 'queue "%" is the source of %: drop these subscriptions first', $1, sources;
     END IF;
     SELECT string_agg(name, ', ') INTO sources FROM pgqueue_queue
     WHERE dead_letter_queue_id = q.id AND id <> q.id;
@@ -279,7 +301,7 @@ BEGIN
     RETURN QUERY SELECT q.name, q.partition_interval IS NOT NULL, q.unlogged, q.created_at
     FROM pgqueue_queue q LEFT JOIN pgmq.own_queue o
         ON o.queue_id = q.id AND o.created_at = q.created_at
-    WHERE o.dropped IS NOT TRUE ORDER BY q.id;
+    WHERE o.dropped IS NOT TRUE AND q.source_id IS NULL ORDER BY q.id;
 END
 $$;
 
@@ -971,6 +993,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'Queue "%" does not exist. Create the queue first using pgmq.create()', $2;
     END IF;
+    PERFORM pgmq._open($2);
     -- Replaces a binding older than the queue: it belonged to an earlier queue with this name.
     INSERT INTO pgmq.topic_bindings AS t (pattern, queue_name) VALUES ($1, found_)
     ON CONFLICT (pattern, queue_name) DO UPDATE SET bound_at = excluded.bound_at

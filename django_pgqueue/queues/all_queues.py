@@ -80,12 +80,7 @@ class QueuesManager(models.Manager[M]):
         """
         with self._on_database() as alias:
             queue, differs = Queue.create(name, alias, QueueSettings(**settings))
-            if differs:
-                stored = {setting: getattr(queue, setting) for setting in differs}
-                _warn(
-                    f"queue {queue.name!r} exists with {as_arguments(stored)}; create does not "
-                    f"change it: queue({queue.name!r}).alter({as_arguments(differs)})"
-                )
+            warn_of(queue, differs, "create")
             return queue
 
     def list_queues(self) -> list[Queue]:
@@ -107,7 +102,7 @@ class QueuesManager(models.Manager[M]):
         True
 
         Raises QueueBusy if those transactions take longer, and QueueInUse if the queue is the
-        dead-letter queue of another one.
+        dead-letter queue of another one, or has subscriptions.
         """
         with self._on_database() as alias:
             if isinstance(name, Queue):
@@ -115,9 +110,12 @@ class QueuesManager(models.Manager[M]):
             queue = Queue.objects.using(alias).named(name).first()
             if queue is None:
                 return False
-            sources = ", ".join(queue.sources.order_by("name").values_list("name", flat=True))
-            if sources:
-                raise QueueInUse(queue.name, sources)
+            sources, subscriptions = (
+                ", ".join(others.order_by("name").values_list("name", flat=True))
+                for others in (queue.sources, queue.subscriptions)
+            )
+            if sources or subscriptions:
+                raise QueueInUse(queue.name, sources, subscriptions)
             queue.delete(using=alias)
             return True
 
@@ -352,6 +350,16 @@ class QueuesManager(models.Manager[M]):
     @twin_of(publish_batch)
     def apublish_batch(self, *args, **kwargs):
         return self.publish_batch(*args, **kwargs)
+
+
+def warn_of(queue: Queue, differs: dict[str, Any] | None, operation: str) -> None:
+    """Warn if an existing queue has other settings than were asked for: ``differs`` has these."""
+    if differs:
+        stored = {setting: getattr(queue, setting) for setting in differs}
+        _warn(
+            f"queue {queue.name!r} exists with {as_arguments(stored)}; {operation} does not "
+            f"change it: queue({queue.name!r}).alter({as_arguments(differs)})"
+        )
 
 
 def _warn(text: str) -> None:

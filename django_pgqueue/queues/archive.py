@@ -10,11 +10,12 @@ from django.utils.translation import gettext_lazy
 from django_pgqueue.errors import ImmutableMessage
 from django_pgqueue.queues.message import Message
 from django_pgqueue.tables import columns
+from django_pgqueue.tables.loading import OncePerQueue
 from django_pgqueue.tables.queue import Queue
 from django_pgqueue.types import end_choices
 
 
-class ArchivedMessage(models.Model):
+class ArchivedMessage(OncePerQueue, models.Model):
     """The outcome of one message. Only the column ``failure`` changes after the insert.
 
     ``id`` is the message's id. The body is in the message: ``archived.message.body``.

@@ -6,6 +6,7 @@ import datetime as dt
 from typing import Any
 
 from django_pgqueue.engine.read import polling, reading
+from django_pgqueue.engine.subscriptions.reading import refuse_groups
 from django_pgqueue.queues.decorators import documented, twin_of
 from django_pgqueue.queues.message import Message
 from django_pgqueue.queues.operations import Operations
@@ -48,6 +49,7 @@ class PGMQQueue(BoundQueue):
         in_transaction: bool = False,
     ) -> list[Message]:
         """``read``, which leases only the heads of groups."""
+        refuse_groups(self._open(), "read_grouped_head")
         return self._messages(
             reading.read, vt=vt, qty=qty, conditional=conditional, in_transaction=in_transaction
         )
@@ -67,6 +69,7 @@ class PGMQQueue(BoundQueue):
         conditional: dict[str, Any] | None = None,
     ) -> list[Message]:
         """``read_with_poll``, which leases only the heads of groups."""
+        refuse_groups(self._open(), "read_grouped_head_with_poll")
         return self._messages(
             polling.read_with_poll,
             vt=vt,

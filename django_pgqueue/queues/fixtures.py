@@ -20,6 +20,8 @@ from django_pgqueue.engine.names import ARCHIVE, own_table
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.queues.archive import ArchivedMessage
 from django_pgqueue.queues.message import Message
+from django_pgqueue.tables import columns
+from django_pgqueue.tables.loading import is_of_subscription
 from django_pgqueue.tables.queue import Queue
 
 #: Fixtures in JSON cut times to milliseconds.
@@ -64,10 +66,11 @@ def _keep_time(instance: Message | ArchivedMessage, raw: bool, using: str, **kwa
 
     Raises InvalidArgument if the stored row is another message, with the same key by chance.
     """
-    if not raw:
+    if not raw or is_of_subscription(instance, using):
         return
     for model in (Message, ArchivedMessage):
-        found = model._base_manager.using(using).filter(pk=instance.pk)
+        # A subscription's copy has the same key, and is no other message.
+        found = model._base_manager.using(using).filter(pk=instance.pk, queue__source=None)
         for queue, time in found.values_list("queue_id", "enqueued_at"):
             given: Any = instance.enqueued_at
             comparable = isinstance(given, dt.datetime) and is_aware(given) == is_aware(time)
@@ -79,6 +82,9 @@ def _keep_time(instance: Message | ArchivedMessage, raw: bool, using: str, **kwa
                 )
             instance.enqueued_at = time
             return
+    if isinstance(instance, Message) and instance.queue.subscriptions.exists():
+        # The message is new here, so subscriptions read it by the transaction that loads it.
+        instance.enqueued_xid = columns.XID  # type: ignore[assignment]
 
 
 def _leave_archived(

@@ -149,6 +149,7 @@ class BoundGroup:
             raise explained(error, alias) from error.__cause__
         if found is None:
             raise QueueNotFound(self.queue, alias)
+        found.opened.refuse_subscription("it keeps no groups, so they have no settings")
         return found
 
     def _rows(self, queue: Queue) -> models.QuerySet[GroupSetting]:

@@ -25,11 +25,12 @@ from django_pgqueue.errors import ImmutableMessage, LeaseLost, NeverRead
 from django_pgqueue.queues.announcing import announce_ended
 from django_pgqueue.queues.manager import MessageManager, MessageQuerySet
 from django_pgqueue.tables import columns
+from django_pgqueue.tables.loading import OncePerQueue
 from django_pgqueue.tables.queue import Queue
 from django_pgqueue.types import Batch, Receipt, Wait, receipt_of
 
 
-class Message(models.Model):
+class Message(OncePerQueue, models.Model):
     """One message, queued or archived.
 
     Inserting a row sends the message, whether by ``Message.objects.send``, ``bulk_create``, plain
@@ -250,15 +251,20 @@ class Message(models.Model):
         fields: Iterable[str] | None = None,
         from_queryset: models.QuerySet[Message] | None = None,
     ) -> None:
-        """Reload the message, as Django does. Searches its own queue first, then all queues."""
+        """Reload the message, as Django does.
+
+        Searches its own queue first; then its other queues, without the copies of subscriptions;
+        then all queues.
+        """
         queue_id = self.__dict__.get("queue_id")
         fields = None if fields is None else list(fields)
         if from_queryset is None and queue_id is not None:
             manager = type(self)._base_manager.db_manager(using, hints={"instance": self})
-            try:
-                return super().refresh_from_db(using, fields, manager.filter(queue_id=queue_id))
-            except type(self).DoesNotExist:
-                pass  # it has moved to another queue, or is gone
+            for rows in (manager.filter(queue_id=queue_id), manager.filter(queue__source=None)):
+                try:
+                    return super().refresh_from_db(using, fields, rows)
+                except type(self).DoesNotExist:
+                    pass  # it is its source's, has moved to another queue, or is gone
         super().refresh_from_db(using, fields, from_queryset)
 
     def save(self, *args: Any, **kwargs: Any) -> None:

@@ -23,14 +23,23 @@ from django_pgqueue.engine.send import sending
 from django_pgqueue.engine.settle import outcomes, settling
 from django_pgqueue.engine.settle.outcomes import settle as settle_each
 from django_pgqueue.engine.settle.settling import Target
+from django_pgqueue.engine.subscriptions import positions
+from django_pgqueue.engine.subscriptions.positions import Start
 from django_pgqueue.queues import announcing, results
-from django_pgqueue.queues.all_queues import QueuesManager
+from django_pgqueue.queues.all_queues import QueuesManager, warn_of
 from django_pgqueue.queues.decorators import documented, takes, twin_of
 from django_pgqueue.queues.group import BoundGroup
 from django_pgqueue.tables.attempt import Attempt
-from django_pgqueue.tables.queue import ChangeableSettings, Queue, QueueSettings, reopened
+from django_pgqueue.tables.queue import (
+    ChangeableSettings,
+    Queue,
+    QueueSettings,
+    SubscriptionSettings,
+    reopened,
+)
 from django_pgqueue.types import (
     Delay,
+    Lag,
     Maintained,
     Metrics,
     OnConflict,
@@ -101,6 +110,56 @@ class Operations(Generic[M]):
         """Make a queue. If it exists, return it unchanged."""
         queues: QueuesManager[Any] = self._model.objects.using(self.using)
         return queues.create_queue(self.name, **settings)
+
+    @takes(SubscriptionSettings)
+    def subscribe(
+        self,
+        *,
+        to: str | Queue,
+        start: Start = "now",
+        **settings: Unpack[SubscriptionSettings],
+    ) -> Queue:
+        """Make this queue a subscription: it reads the messages of another queue, its source.
+
+        Every subscription gets every message of the source, and none is stored twice. If it exists,
+        it is returned unchanged.
+
+        Arguments:
+            to: the source.
+            start: ``"now"``: messages whose transaction commits later. ``"earliest"``: all that the
+                source has. An aware datetime, or the id of a message: from there, as :meth:`seek`.
+            settings: the settings of the subscription, each by its name.
+
+        >>> queue("audit").subscribe(to="orders", start="earliest", max_deliveries=5)
+        <Queue: audit>
+
+        Raises InvalidQueueName, InvalidArgument, QueueNotFound, QueueMismatch if the queue exists
+        and is no subscription to this source, and QueueBusy if transactions that write to the
+        source take longer than ``LOCK_SECONDS``.
+        """
+        with self._model.objects.using(self.using)._on_database() as alias:
+            asked = SubscriptionSettings(**settings)
+            queue, differs = Queue.subscribe(self.name, to, start, alias, asked)
+            warn_of(queue, differs, "subscribe")
+            return queue
+
+    @documented(positions.seek)
+    def seek(self, to: Start) -> None:
+        """Move a subscription, forward or back. The next read begins there."""
+        self._run(positions.seek, to)
+
+    @twin_of(seek)
+    def aseek(self, *args, **kwargs):
+        return self.seek(*args, **kwargs)
+
+    @documented(positions.lag)
+    def lag(self, limit: int | None = None) -> Lag | None:
+        """Return how far a subscription is behind its source; None if its position is lost."""
+        return self._run(positions.lag, limit)
+
+    @twin_of(lag)
+    def alag(self, *args, **kwargs):
+        return self.lag(*args, **kwargs)
 
     @takes(ChangeableSettings, defaults=False)
     def alter(self, **settings: Unpack[ChangeableSettings]) -> Queue:
@@ -465,7 +524,8 @@ class Operations(Generic[M]):
         ['builtins.ConnectionError']
         """
         [pk] = arguments.ids([message_id])
-        return Attempt.objects.of(pk, using=self._open().alias)
+        opened = self._open()
+        return Attempt.objects.of(pk, opened.source, using=opened.alias)
 
     @documented(redriving.redrive)
     def redrive(

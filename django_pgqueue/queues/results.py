@@ -32,6 +32,14 @@ SELECT coalesce(headers #>> '{x-dead-letter,error}', headers #>> '{x-dead-letter
 FROM pgqueue_message WHERE queue_id = %s AND id = %s
 """
 
+# A dead letter of a subscription has another id than the message.
+_DEAD_LETTER_OF = """
+SELECT coalesce(headers #>> '{x-dead-letter,error}', headers #>> '{x-dead-letter,reason}', '')
+FROM pgqueue_message
+WHERE queue_id = %s AND headers ? 'x-dead-letter'
+  AND headers #> '{x-dead-letter,id}' = to_jsonb(%s::bigint) AND source_id = %s
+"""
+
 
 def result(queue: OpenQueue, message_id: int, *, timeout: float | None = 0) -> Any:
     """The return value of a message's handler, if its consumer has ``keep_result``.
@@ -77,6 +85,7 @@ def _pauses(timeout: float | None) -> Iterator[float]:
 def look(queue: OpenQueue, message_id: int) -> Any:
     """Return the message's result, or raise what :func:`result` raises."""
     [message_id] = arguments.ids([message_id])
+    is_copy = queue.source_id is not None
     live = LiveMessage.objects.one(queue.id, message_id, using=queue.alias)
     # Look twice: the message may be archived after the look in the archive, before the one in the
     # queue.
@@ -91,13 +100,22 @@ def look(queue: OpenQueue, message_id: int) -> Any:
                 raise MessageExpired(queue.name, message_id)
             raise MessageCancelled(queue.name, message_id, error)
         state = live.values_list("state", flat=True).first()
+        if state is None and is_copy:
+            # It may be unread, or in a batch lease: then the source has it.
+            for reason, _until, in_flight in queue.run("read/why_reader", {"id": message_id}):
+                is_later = State.SCHEDULED if reason == "scheduled" else State.PENDING
+                state = State.PROCESSING if in_flight else is_later
         if state is not None:
             raise ResultNotReady(queue.name, message_id, state)
     if queue.dead_letter_queue_id is not None:
+        given = [queue.dead_letter_queue_id, message_id]
         with connections[queue.alias].cursor() as cursor:
-            cursor.execute(_DEAD_LETTER, [queue.dead_letter_queue_id, message_id])
+            if is_copy:
+                cursor.execute(_DEAD_LETTER_OF, [*given, queue.id])
+            else:
+                cursor.execute(_DEAD_LETTER, given)
             dead = cursor.fetchone()
         if dead is not None:
             (reason,) = dead
             raise MessageFailed(queue.name, message_id, reason)
-    raise MessageNotFound(queue.name, message_id)
+    raise MessageNotFound(queue.name, message_id, archives=queue.archive_completed or not is_copy)

@@ -59,6 +59,9 @@ def _microseconds(field: str) -> models.Func:
     )
 
 
+_TO_SOURCE = "give the schedule its source, and each of its subscriptions gets the messages"
+
+
 def _may_send(queue_id: str) -> models.Func:
     """Return an SQL condition: the role may send to the queue, or the queue has no table."""
     return models.Func(
@@ -180,6 +183,7 @@ class ScheduleManager(HomeManager["Schedule"]):
         # A round trip through JSON makes the declaration comparable with the stored one.
         declared = json.loads(str(arguments.json_text(declared)))
         found = Queue.objects.resolve(queue_name, using)
+        found.opened.refuse_subscription(_TO_SOURCE)
         if self.using(using).filter(name=name, declared=declared, ended_at=None).exists():
             return False
         if not Queue.objects.using(using).filter(_may_send("pk"), pk=found.pk).exists():
@@ -350,6 +354,8 @@ class Schedule(models.Model):
     ) -> None:
         """Save the settings, and recompute the next tick if the times changed."""
         self.check_settings()
+        if self.queue_id is not None:
+            self.queue.opened.refuse_subscription(_TO_SOURCE)
         alias = using or self._state.db or Queue.objects.database()
         with operating(alias):
             old, fields = None, update_fields

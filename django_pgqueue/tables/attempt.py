@@ -4,16 +4,37 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from django.db import models
+from django.db import connections, models
 
 from django_pgqueue.tables import columns
 from django_pgqueue.tables.queue import Queue
 
+# The subscription from which a dead letter came, and the id that it had there.
+_ORIGIN = """
+SELECT q.id, m.headers #> '{x-dead-letter,id}'
+FROM pgqueue_message m JOIN pgqueue_queue q ON q.id = m.source_id AND q.source_id IS NOT NULL
+WHERE m.queue_id = %s AND m.id = %s
+"""
+
 
 class AttemptManager(models.Manager["Attempt"]):
-    def of(self, message_id: int, *, using: str) -> list[Attempt]:
-        """Return the stored failed attempts of a message, the oldest first."""
-        return list(self.using(using).filter(message_id=message_id).order_by("pk"))
+    def of(self, message_id: int, queue: Queue | None = None, *, using: str) -> list[Attempt]:
+        """Return the stored failed attempts of a message, the oldest first.
+
+        A dead letter keeps those of the queue from which it came. A subscription's attempts are its
+        own, since its messages have the ids of its source's: they are left out for another queue.
+        """
+        found = self.using(using).filter(message_id=message_id).order_by("pk")
+        if queue is not None and queue.source_id is not None:
+            return list(found.filter(queue=queue))
+        attempts = list(found.filter(queue__source=None))
+        if queue is not None and not attempts:
+            with connections[using].cursor() as cursor:
+                cursor.execute(_ORIGIN, [queue.pk, message_id])
+                for reader, origin in cursor.fetchall():
+                    rows = self.using(using).filter(queue_id=reader, message_id=int(origin))
+                    attempts += rows.order_by("pk")
+        return attempts
 
 
 class Attempt(models.Model):

@@ -71,9 +71,10 @@ def send_to_each(
 ) -> dict[str, R]:
     """Call ``send`` for each queue bound to the key, in one transaction.
 
-    Returns the results by queue name.
+    A subscription gets the message through its source. Returns the results by queue name.
     """
-    queues = [_as_it_is_now(queue) for queue, _patterns in route(alias, key)]
+    bound = [_as_it_is_now(queue) for queue, _patterns in route(alias, key)]
+    queues = list(dict.fromkeys(queue.source or queue for queue in bound))
     if not queues:
         return {}
     with transaction.atomic(using=queues[0].alias):

@@ -138,9 +138,15 @@ def count(default: int, help_text: str, kind: Kind = COUNT) -> PositiveInteger:
     return setting(kind, column)
 
 
-def flag(default: bool, help_text: str, *, editable: bool = True) -> Boolean:
-    """Return a setting that is on or off."""
-    column: Boolean = models.BooleanField(default=default, editable=editable, help_text=help_text)
+def flag(default: bool, help_text: str, *, editable: bool = True, is_late: bool = False) -> Boolean:
+    """Return a setting that is on or off.
+
+    ``is_late``: a later migration adds it, so that operations with older models must leave it out.
+    """
+    late: dict[str, Any] = {"db_default": default} if is_late else {}
+    column: Boolean = models.BooleanField(
+        default=default, editable=editable, help_text=help_text, **late
+    )
     return setting(FLAG, column)
 
 

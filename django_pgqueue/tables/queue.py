@@ -10,7 +10,14 @@ from itertools import repeat
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypedDict, cast
 
-from django.db import DatabaseError, ProgrammingError, connections, models, transaction
+from django.db import (
+    DatabaseError,
+    IntegrityError,
+    ProgrammingError,
+    connections,
+    models,
+    transaction,
+)
 from django.db.models.functions import Lower
 from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy
@@ -24,10 +31,18 @@ from django_pgqueue.database.runner import database_key, runner
 from django_pgqueue.engine import arguments
 from django_pgqueue.engine.names import own_tables, table_names
 from django_pgqueue.engine.open_queue import STORED, OpenQueue, clear_lost
-from django_pgqueue.engine.sqlstates import READ_ONLY, UNDEFINED_TABLE, is_gone, sqlstate
-from django_pgqueue.errors import InvalidArgument, QueueMismatch, QueueNotFound
-from django_pgqueue.maintenance import tables
+from django_pgqueue.engine.sqlstates import (
+    LOCK_NOT_AVAILABLE,
+    READ_ONLY,
+    UNDEFINED_TABLE,
+    is_gone,
+    sqlstate,
+)
+from django_pgqueue.engine.subscriptions import positions
+from django_pgqueue.errors import InvalidArgument, QueueBusy, QueueMismatch, QueueNotFound
+from django_pgqueue.maintenance import sources, tables
 from django_pgqueue.tables import columns
+from django_pgqueue.types import Lag
 from django_pgqueue.validators import validate, validate_queue_name
 
 if TYPE_CHECKING:
@@ -51,6 +66,13 @@ _AGE_LIMIT = dt.timedelta(minutes=5)
 _TRY = (0.1, 0.05)
 
 
+_SOURCE = {"source", "source_id"}
+_FIXED_SOURCE = (
+    "a subscription's source cannot change, because its position belongs to the source: drop the "
+    "subscription, and make it again with subscribe()"
+)
+
+
 class QueueQuerySet(models.QuerySet["Queue"]):
     """A queryset of queues. Its ``delete`` drops their tables too."""
 
@@ -68,6 +90,8 @@ class QueueQuerySet(models.QuerySet["Queue"]):
 
     def update(self, **kwargs: Any) -> int:
         """Update the rows. Refuses the settings that are fixed when a queue's tables are made."""
+        if kwargs.keys() & _SOURCE:
+            raise InvalidArgument(_FIXED_SOURCE)
         for name in sorted(FIXED & kwargs.keys()):
             raise InvalidArgument(
                 f"update() cannot change {name}, because it does not change the queue's tables. "
@@ -78,8 +102,13 @@ class QueueQuerySet(models.QuerySet["Queue"]):
             return super().update(**kwargs)
 
     def delete(self) -> tuple[int, dict[str, int]]:
-        """Drop the queues one by one, because each drop locks tables of its own."""
-        dropped = sum(queue.delete()[0] for queue in self)
+        """Drop the queues one by one, because each drop locks tables of its own.
+
+        Subscriptions go before their sources.
+        """
+        dropped = sum(
+            queue.delete()[0] for queue in sorted(self, key=lambda q: q.source_id is None)
+        )
         return dropped, {self.model._meta.label: dropped}
 
 
@@ -197,29 +226,47 @@ Length: TypeAlias = dt.timedelta | float
 
 
 @shown
-class ChangeableSettings(TypedDict, total=False):
-    """The types of the settings of a queue that may change, as arguments of an operation."""
+class CommonSettings(TypedDict, total=False):
+    """The types of the settings that queues and subscriptions have."""
 
     visibility_timeout: int | dt.timedelta
     max_deliveries: int
     dead_letter_queue: str | Queue | None
     retention: Length | None
-    unique_window: Length | None
     limit: int | None
     rate: str | None
     burst: int | None
-    group_limit: int | None
-    group_rate: str | None
-    group_burst: int | None
     age_limit: Length | None
     paused: bool
     notify: bool
 
 
 @shown
-class QueueSettings(ChangeableSettings, total=False):
-    """The types of all settings of a queue, as arguments of an operation."""
+class SubscriptionSettings(CommonSettings, total=False):
+    """The types of the settings of a subscription."""
 
+    keep_for: Length | None
+    archive_completed: bool
+
+
+@shown
+class ChangeableSettings(SubscriptionSettings, total=False):
+    """The types of the settings of a queue that may change."""
+
+    unique_window: Length | None
+    group_limit: int | None
+    group_rate: str | None
+    group_burst: int | None
+
+
+@shown
+class QueueSettings(CommonSettings, total=False):
+    """The types of the settings with which a queue is made."""
+
+    unique_window: Length | None
+    group_limit: int | None
+    group_rate: str | None
+    group_burst: int | None
     partition_interval: Length | None
     unlogged: bool
 
@@ -295,12 +342,32 @@ class Queue(models.Model):
     age_limit: columns.DurationOrNull = columns.span(
         "How long a message may be readable before there is an alert. Empty: five minutes."
     )
+    source: models.ForeignKey[Queue | None, Queue | None] = models.ForeignKey(
+        "self",
+        models.PROTECT,
+        null=True,
+        editable=False,
+        related_name="subscriptions",
+        help_text="The queue whose messages this one reads, if it is a subscription.",
+    )
+    keep_for: columns.DurationOrNull = columns.span(
+        "How long the source keeps messages that this subscription has not read. "
+        "Empty: as long as needed."
+    )
+    archive_completed: columns.Boolean = columns.flag(
+        False,
+        "Whether a subscription archives a copy of each message that it has completed.",
+        is_late=True,
+    )
     unlogged: columns.Boolean = columns.flag(
         False, "Faster, but a crash of the server empties the queue.", editable=False
     )
     paused: columns.Boolean = columns.flag(False, "Consumers read no messages of this queue.")
     notify: columns.Boolean = columns.flag(True, "A send wakes waiting consumers.")
     created_at: columns.Time = models.DateTimeField(db_default=columns.NOW, editable=False)
+
+    #: Where a new subscription begins (:func:`django_pgqueue.engine.subscriptions.positions.seek`).
+    start: ClassVar[positions.Start] = positions.NOW
 
     objects: ClassVar[QueueManager] = QueueManager()
 
@@ -310,6 +377,7 @@ class Queue(models.Model):
         permissions: ClassVar[tuple[tuple[str, str], ...]] = (
             ("pause_queue", "Can pause and resume queues"),
             ("purge_queue", "Can purge queues"),
+            ("seek_queue", "Can move subscriptions"),
         )
         db_table = _TABLE
         base_manager_name = "objects"
@@ -321,6 +389,19 @@ class Queue(models.Model):
             columns.given_with(_TABLE, "burst", "rate"),
             columns.given_with(_TABLE, "group_burst", "group_rate"),
             columns.given_without(_TABLE, "group_burst", "group_limit"),
+            columns.given_with(_TABLE, "keep_for", "source"),
+            columns.Check(
+                condition=models.Q(archive_completed=False) | models.Q(source__isnull=False),
+                name=f"{_TABLE}_archive_completed_needs_source",
+            ),
+            columns.Check(
+                condition=models.Q(source__isnull=True)
+                | models.Q(
+                    *((f"{name}__isnull", True) for name in arguments.NOT_OF_SUBSCRIPTIONS[:-1]),
+                    unlogged=False,
+                ),
+                name=f"{_TABLE}_source",
+            ),
             columns.Check(
                 condition=~models.Q(dead_letter_queue=models.F("id")),
                 name=f"{_TABLE}_dead_letter_queue",
@@ -338,6 +419,10 @@ class Queue(models.Model):
     def longest_wait(self) -> float:
         """Seconds for which a message may be readable before there is an alert."""
         return (self.age_limit or _AGE_LIMIT).total_seconds()
+
+    def lag(self, limit: int | None = None) -> Lag | None:
+        """Return how far this subscription is behind, as ``queue(...).lag`` does."""
+        return positions.lag(self.opened, limit)
 
     @property
     def alias(self) -> str:
@@ -376,6 +461,7 @@ class Queue(models.Model):
 
     def clean(self) -> None:
         validate(arguments.limits_together, self._limits())
+        validate(arguments.subscribed, self._given(), self.source_id)
         queues = type(self).objects.using(self.alias)
         validate(arguments.refuse_loop, self, self.dead_letter_queue_id, queues)
 
@@ -384,13 +470,18 @@ class Queue(models.Model):
         for name, value in columns.checked(Queue, self._given()).items():
             setattr(self, name, value)
         arguments.limits_together(self._limits())
+        arguments.subscribed(self._given(), self.source_id)
         alias = using or self.alias
         arguments.refuse_loop(self, self.dead_letter_queue_id, type(self).objects.using(alias))
         self.__dict__.pop("opened", None)
         is_new = self._state.adding
+        if not is_new and _SOURCE.intersection(kwargs.get("update_fields") or ()):
+            raise InvalidArgument(_FIXED_SOURCE)
+        if is_new and self.source is not None:
+            sources.refuse(self.source, self.name)
         if not is_new and kwargs.get("update_fields") is None:
             # Omit fixed settings: this object may have values from before a repartition.
-            fixed = {"id", "has_slots", *FIXED}
+            fixed = {"id", "has_slots", "source", *FIXED}
             kwargs["update_fields"] = {
                 field.name
                 for field in self._meta.concrete_fields
@@ -412,7 +503,10 @@ class Queue(models.Model):
                 self.pk,
                 unlogged=self.unlogged,
                 partition_interval=self.partition_interval,
+                source_id=self.source_id,
             )
+        if self.source_id is not None:
+            positions.begin(runner(alias), self.pk, self.source_id, self.start)
 
     def _given(self) -> dict[str, Any]:
         """Return the settings that are values: not deferred, and no expressions such as F()."""
@@ -444,9 +538,11 @@ class Queue(models.Model):
 
     def _drop(self, alias: str, stall: float) -> tuple[int, dict[str, int]]:
         pk = self.pk
+        is_alone = connections[alias].get_autocommit()
         with (
             transaction.atomic(using=alias),
             connections[alias].cursor() as cursor,
+            locks.read_committed(cursor, is_alone),
             locks.settings_for(cursor, lock_timeout=locks.milliseconds(stall)),
         ):
             tell_actor(cursor)
@@ -454,7 +550,7 @@ class Queue(models.Model):
             self.bulk_actions.model.objects.abandon(self, using=alias)
             deleted = super().delete(using=alias)
             self.pk = pk  # super().delete() cleared pk, but a retry needs it
-            tables.drop_tables(cursor, pk, name=self.name)
+            tables.drop_tables(cursor, pk, name=self.name, source_id=self.source_id)
         return deleted
 
     @classmethod
@@ -477,6 +573,67 @@ class Queue(models.Model):
         for key in sorted(FIXED & differs.keys()):
             raise QueueMismatch(queue.name, key, getattr(queue, key), differs[key])
         return queue, differs
+
+    @classmethod
+    def subscribe(
+        cls,
+        name: str,
+        to: str | Queue,
+        start: positions.Start,
+        using: str,
+        asked: Mapping[str, Any] = MappingProxyType({}),
+    ) -> tuple[Queue, dict[str, Any] | None]:
+        """Get or make a subscription to the queue ``to``. Returns what :meth:`create` returns.
+
+        Outside a transaction, each try waits only briefly for the locks on the source's tables, and
+        a big source gets its index without blocking its senders.
+        """
+        source = cls.objects.resolve(to, using)
+        given = {"source": source, **_checked(asked, using)}
+        positions.position_of(start, "start")
+        sources.refuse(source, name)
+        rows = cls.objects.using(using)
+        found = rows.named(name).first()
+        if found is None:
+            make = partial(cls._subscribe, arguments.queue_name(name), given, start, using)
+            try:
+                if not connections[using].get_autocommit():
+                    return make(None), None
+                with connections[using].cursor() as cursor:
+                    sources.index(cursor, source.pk, settings.LOCK_SECONDS)
+                return locks.briefly(make, repeat(_TRY), source.name, settings.LOCK_SECONDS), None
+            except DatabaseError as error:
+                if sqlstate(error) == LOCK_NOT_AVAILABLE:
+                    raise QueueBusy(source.name, settings.LOCK_SECONDS) from error
+                if not isinstance(error, IntegrityError):
+                    raise
+                # Another session made a queue of this name meanwhile.
+                found = rows.named(name).first()
+                if found is None:
+                    raise
+        if found.source_id != source.pk:
+            raise QueueMismatch(
+                found.name, "source", found.source and found.source.name, source.name
+            )
+        return found, {key: value for key, value in given.items() if getattr(found, key) != value}
+
+    @classmethod
+    def _subscribe(
+        cls,
+        name: str,
+        given: Mapping[str, Any],
+        start: positions.Start,
+        using: str,
+        stall: float | None,
+    ) -> Queue:
+        with transaction.atomic(using=using), connections[using].cursor() as cursor:
+            if stall is not None:
+                cursor.execute(locks.READ_COMMITTED)
+                locks.set_locally(cursor, lock_timeout=locks.milliseconds(stall))
+            queue = cls(name=name, **given)
+            queue.start = start  # type: ignore[misc]
+            queue.save(using=using)
+        return queue
 
     @classmethod
     def alter(cls, name: str, using: str, asked: Mapping[str, Any]) -> tuple[Queue, dict[str, Any]]:
@@ -543,6 +700,7 @@ def change(queue: Any, settings_: Mapping[str, Any], rows: Any) -> None:
     if settings_.keys() & arguments.LIMITS:
         stored = {name: getattr(queue, name) for name in arguments.LIMITS}
         arguments.limits_together({**stored, **settings_})
+    arguments.subscribed(settings_, getattr(queue, "source_id", None))
     if target := settings_.get("dead_letter_queue"):
         arguments.refuse_loop(queue, target.pk, rows)
     rows.filter(pk=queue.pk).update(**settings_)

@@ -177,6 +177,8 @@ def _find(message_id: int, names: Iterable[str], using: str) -> Message | None:
             queue = Queue.objects.resolve(name, using)
             queues |= {queue.pk, queue.dead_letter_queue_id or queue.pk}
     found = Message.objects.using(using).select_related("queue").filter(pk=message_id)
+    # A subscription's copy of a task does not run.
+    found = found.filter(queue__source=None)
     return found.filter(queue_id__in=queues).first() or found.first()
 
 

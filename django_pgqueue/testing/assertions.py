@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import connections
+from django.db import connections, models
 
+from django_pgqueue.engine.subscriptions.reading import peek_next
 from django_pgqueue.handlers import autodiscover, handlers
 from django_pgqueue.models import LiveMessage, Message, Queue
 from django_pgqueue.testing.draining import drain
@@ -40,7 +41,8 @@ def assert_enqueued(
     must match. Archived messages do not count. ``body`` must equal the message's body. ``contains``
     must be contained in the body, and ``headers`` in the headers, in the sense of PostgreSQL's
     ``@>``: ``{"order": 7}`` matches ``{"order": 7, "total": 3}``. In place of the queue's name you
-    can pass a task, with the ``args`` and ``kwargs`` of its run.
+    can pass a task, with the ``args`` and ``kwargs`` of its run. A subscription's messages are its
+    own, and those of its source that it holds or has not read.
 
     >>> [message] = assert_enqueued("orders", contains={"order": 7}, count=1)
     >>> assert_enqueued(email_user, args=[7])
@@ -59,11 +61,7 @@ def assert_enqueued(
     lookups: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if contains is not _ANY:
         lookups["body__contains"] = contains
-    messages = Message.objects.using(alias).filter(
-        queue=Queue.objects.resolve(name, alias),
-        pk__in=LiveMessage.objects.using(alias).filter(queue__name__iexact=name).values("pk"),
-        **lookups,
-    )
+    messages = _messages(Queue.objects.resolve(name, alias), alias).filter(**lookups)
     found = [m for m in messages.order_by("pk") if body is _ANY or m.body == body]
     if len(found) != count if count is not None else not found:
         wanted = "a matching message" if count is None else f"{count} matching messages"
@@ -92,6 +90,8 @@ def captured_messages(
 ) -> Iterator[list[Message]]:
     """Collect the messages that a block sends to one queue, or to all queues, in a list.
 
+    Those that are sent to a subscription's source are the subscription's, too.
+
     The list is filled at the end of the block. With ``handle=True`` the messages are then handled,
     including messages that handlers send, until none is left. Django's
     ``captureOnCommitCallbacks(execute=True)`` does the same for callbacks.
@@ -108,8 +108,11 @@ def captured_messages(
     if handle:
         _handle_all(queue, alias)
     sent = Message.objects.using(alias).filter(pk__gt=last).select_related("queue")
-    if queue is not None:
-        sent = sent.filter(queue=Queue.objects.resolve(queue, alias))
+    if queue is None:
+        sent = sent.filter(queue__source=None)  # without the copies of subscriptions
+    else:
+        found = Queue.objects.resolve(queue, alias)
+        sent = sent.filter(queue=found.source_id or found.pk)
     captured.extend(sent.order_by("pk"))
 
 
@@ -136,17 +139,32 @@ def _place(queue: Any, using: str | None) -> tuple[str, str, str | None]:
     return using or backend, queue.queue_name, queue.module_path
 
 
+def _messages(queue: Queue, alias: str) -> models.QuerySet[Message]:
+    """Return the messages that are in a queue, or that a subscription holds or has not read."""
+    rows = Message.objects.using(alias)
+    live = LiveMessage.objects.using(alias).filter(queue=queue)
+    if queue.source_id is None:
+        found: models.QuerySet[Message] = rows.filter(queue=queue, pk__in=live.values("pk"))
+        return found
+    own = rows.filter(queue=queue, pk__in=live.values("pk"))
+    kept = set(own.values_list("pk", flat=True))
+    held = set(live.values_list("pk", flat=True)) - kept
+    unread = {each.id for each in peek_next(queue.opened, None, None)}
+    of_source = models.Q(queue=queue.source_id, pk__in=held | unread)
+    return rows.filter(of_source | models.Q(queue=queue, pk__in=kept))
+
+
 def _contents(alias: str, name: str) -> str:
     found = Queue.objects.resolve(name, alias)
-    live = LiveMessage.objects.using(alias).filter(queue=found)
-    shown = list(live.order_by("pk")[: _SHOWN + 1])
+    shown = list(_messages(found, alias).order_by("pk")[: _SHOWN + 1])
     if not shown:
         return "The queue is empty."
-    bodies = Message.objects.using(alias).filter(queue=found).in_bulk([row.pk for row in shown])
+    live = LiveMessage.objects.using(alias).filter(queue=found, pk__in=[each.pk for each in shown])
+    states = dict(live.values_list("pk", "state"))
     lines = [
-        f"  {row.pk} {row.state} priority={row.priority} group={row.group_key!r} "
-        f"body={bodies[row.pk].body!r} headers={bodies[row.pk].headers!r}"
-        for row in shown[:_SHOWN]
+        f"  {each.pk} {states.get(each.pk, 'UNREAD')} priority={each.priority} "
+        f"group={each.group_key!r} body={each.body!r} headers={each.headers!r}"
+        for each in shown[:_SHOWN]
     ]
     more = ["  and more messages"] if len(shown) > _SHOWN else []
     return "\n".join(["The queue has:", *lines, *more])

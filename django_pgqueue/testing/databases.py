@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from django.apps import apps
 from django.conf import settings as django_settings
@@ -28,16 +28,30 @@ except ImproperlyConfigured:  # Django 5.2 without django-tasks
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from django_pgqueue.tables.queue import QueueSettings
+    from django_pgqueue.engine.subscriptions.positions import Start
+    from django_pgqueue.tables.queue import QueueSettings, SubscriptionSettings
 
 
 class MakeQueue(Protocol):
     """The type of the pytest fixture ``make_queue``."""
 
+    @overload
     def __call__(
         self, name: str, *, using: str | None = None, **settings: Unpack[QueueSettings]
     ) -> BoundQueue:
         """Make a queue for this test, and return its operations."""
+
+    @overload
+    def __call__(
+        self,
+        name: str,
+        *,
+        to: str,
+        start: Start = "now",
+        using: str | None = None,
+        **settings: Unpack[SubscriptionSettings],
+    ) -> BoundQueue:
+        """Make a subscription for this test, and return its operations."""
 
 
 def make_tables(using: str | None = None) -> None:

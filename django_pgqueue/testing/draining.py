@@ -93,11 +93,11 @@ def drain(
 def eager(*, policies: bool = False, using: str | None = None) -> Iterator[None]:
     """Handle each message as soon as it is sent, in the sender's thread and transaction.
 
-    Applies to tasks and to queues with a ``@consumer``; other queues keep their messages. Messages
-    that a handler sends are handled right after it. As in :func:`drain`, a handler's exception
-    reaches the sender unless ``policies=True``, and delayed messages stay, as do those beyond the
-    queue's limits and rates, and those of a paused queue. Messages sent by the ORM or by plain SQL
-    are not noticed: use :func:`drain` for them.
+    Applies to tasks, to queues with a ``@consumer``, and to a queue's subscriptions that have one;
+    other queues keep their messages. Messages that a handler sends are handled right after it. As
+    in :func:`drain`, a handler's exception reaches the sender unless ``policies=True``, and delayed
+    messages stay, as do those beyond the queue's limits and rates, and those of a paused queue.
+    Messages sent by the ORM or by plain SQL are not noticed: use :func:`drain` for them.
 
     >>> with eager():
     ...     place_order(7)
@@ -112,8 +112,8 @@ def eager(*, policies: bool = False, using: str | None = None) -> Iterator[None]
             return  # sent by a handler: the loop that runs the handler handles it next
         try:
             while pending:
-                if any(handler.queue.lower() == pending[0].lower() for handler in handlers()):
-                    drain(pending[0], policies=policies, using=alias)
+                for name in _handled(pending[0], alias):
+                    drain(name, policies=policies, using=alias)
                 pending.popleft()
         finally:
             pending.clear()
@@ -123,6 +123,16 @@ def eager(*, policies: bool = False, using: str | None = None) -> Iterator[None]
         yield
     finally:
         signals.messages_sent.disconnect(handle)
+
+
+def _handled(sent_to: str, alias: str) -> list[str]:
+    """Return the queues with a handler that got a message: this one, and its subscriptions."""
+    known = {handler.queue.lower() for handler in handlers()}
+    found = [sent_to] if sent_to.lower() in known else []
+    if known - {sent_to.lower()}:
+        readers = Queue.objects.using(alias).filter(source__name__iexact=sent_to).order_by("pk")
+        found += [name for name in readers.values_list("name", flat=True) if name.lower() in known]
+    return found
 
 
 def _handler(queue: str, function: Callable[..., Any] | None) -> Handler:

@@ -25,6 +25,13 @@ _MOMENTS = (
     ("claim", "first_at"),
 )
 
+# The delays of messages that subscriptions have not read.
+_UNREAD = """
+UPDATE pgqueue_message SET scheduled_at = scheduled_at - %s
+WHERE scheduled_at IS NOT NULL
+  AND queue_id IN (SELECT source_id FROM pgqueue_queue WHERE source_id IS NOT NULL)
+"""
+
 
 def travel(span: float | dt.timedelta, *, using: str | None = None) -> int:
     """Advance time for the queues by ``span``, seconds or a timedelta.
@@ -48,12 +55,13 @@ def travel(span: float | dt.timedelta, *, using: str | None = None) -> int:
     alias = Queue.objects.database(using)
     _declare(alias)
     with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+        values: list[Any] = [length]
         for table, column in _MOMENTS:
-            values: list[Any] = [length]
             cursor.execute(
                 f"UPDATE pgqueue_{table} SET {column} = {column} - %s WHERE {column} IS NOT NULL",
                 values,
             )
+        cursor.execute(_UNREAD, values)
         rates.travelled(length, alias)
         Schedule.objects.using(alias).update(next_run_at=models.F("next_run_at") - length)
     sent = 0

@@ -10,7 +10,7 @@ from django.db import Error, connections
 
 from django_pgqueue import signals
 from django_pgqueue.acks import AckPolicy
-from django_pgqueue.errors import InvalidArgument, QueueNotFound
+from django_pgqueue.errors import InvalidArgument, PositionLost, QueueNotFound
 from django_pgqueue.models import Message
 from django_pgqueue.queues.bound import bound_to
 from django_pgqueue.worker.announcer import send
@@ -54,7 +54,7 @@ class Fetcher(Loop):
         ``session``: the process id of the one that notified. None: some may have been missed.
         """
         for subscription in self._all:
-            if name is None or subscription.name == name:
+            if name is None or name in subscription.heard:
                 if subscription.handler.locked:
                     subscription.buffer.notice(session)
                 else:
@@ -84,7 +84,7 @@ class Fetcher(Loop):
                 self._fetch(subscription)
                 if failures.count:
                     failures.end()
-            except (QueueNotFound, InvalidArgument) as error:
+            except (QueueNotFound, InvalidArgument, PositionLost) as error:
                 failures.add(error, _WAIT_FOR_QUEUE)
                 plan.at = failures.due
             except Error as error:

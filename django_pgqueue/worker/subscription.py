@@ -59,6 +59,8 @@ class Subscription:
         self.handler = handler
         self.queue = queue
         self.name = queue.name
+        #: The names with which sends notify: the queue's own, and its source's.
+        self.heard = frozenset(filter(None, (queue.name, queue.source and queue.source.name)))
         #: The handler's limit, or else the queue's.
         self.max_deliveries = handler.max_deliveries or queue.max_deliveries
         self.workers = options.workers or handler.workers
@@ -109,6 +111,13 @@ class Subscription:
         Before, releases all buffered messages.
         """
         handler, queue = self.handler, self.queue
+        if handler.locked and queue.source_id is not None:
+            raise InvalidArgument(
+                f"queue {self.name!r} is a subscription, and {handler.label} has locked=True, "
+                f"which reads it in the handler's transaction: its other readers would wait. Use "
+                f'ack_policy="TRANSACTIONAL" instead: the handler\'s work and the ack still commit '
+                f"together"
+            )
         if handler.locked and queue.opened.reads_must_commit:
             raise InvalidArgument(
                 f"queue {self.name!r} has a limit, a rate or a group_rate, and {handler.label} has "

@@ -34,8 +34,10 @@ def stage(
     used = Counter[int]()
     # One transaction: a task that fails or dies leaves nothing staged.
     with psycopg.connect(url) as connection:
-        queues = connection.execute("SELECT lower(name), id FROM pgqueue_queue")
-        known = {name: int(pk) for name, pk in queues}
+        queues = connection.execute(
+            "SELECT lower(name), CASE WHEN source_id IS NULL THEN id END FROM pgqueue_queue"
+        )
+        known: dict[str, int | None] = dict(queues.fetchall())
         copying = "COPY pgqueue_staging (token, place, lines) FROM STDIN (FORMAT binary)"
         with connection.cursor() as cursor, cursor.copy(copying) as copy:
             copy.set_types(["uuid", "int4", "bytea"])
@@ -58,7 +60,7 @@ def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(start, rows)
 
 
-def _queue_ids(batch: pa.RecordBatch, known: dict[str, int], queue: str | None) -> pa.Array:
+def _queue_ids(batch: pa.RecordBatch, known: dict[str, int | None], queue: str | None) -> pa.Array:
     """Each row's queue id."""
     if queue is not None:
         return pa.repeat(_found(known, queue), batch.num_rows)
@@ -73,13 +75,20 @@ def _queue_ids(batch: pa.RecordBatch, known: dict[str, int], queue: str | None) 
     )
 
 
-def _found(known: dict[str, int], name: str) -> int:
-    if name.lower() not in known:
+def _found(known: dict[str, int | None], name: str) -> int:
+    """Return the id of a queue. ``known`` has None for a subscription."""
+    found = known.get(name.lower())
+    if found is None and name.lower() in known:
+        raise PipelineError(
+            f"Nothing was sent: queue {name!r} is a subscription. Send to its source, and each of "
+            f"its subscriptions gets the messages."
+        )
+    if found is None:
         raise PipelineError(
             f"Nothing was sent: there is no queue {name!r}. Create it first, or correct its name "
             f"in the column 'queue' or the option 'queue'."
         )
-    return known[name.lower()]
+    return found
 
 
 def _columns(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[pa.Array]:

@@ -115,19 +115,30 @@ def queues(
     *,
     may_be_dropped: bool = False,
 ) -> list[Queue]:
-    """The selected queues, as (id, name).
+    """The selected queues, as (id, name). Leaves subscriptions out: their source has the messages.
 
-    Raises InvalidOption for an unknown name. With ``may_be_dropped``, names of dropped queues are
-    known.
+    Raises InvalidOption for an unknown name, and for that of a subscription. With
+    ``may_be_dropped``, names of dropped queues are known.
     """
     # A percent sign in a condition is literal: a condition takes no parameters.
     terms = [each.replace("{queue}", "q.name").replace("%", "%%") for each in conditions]
     where = " AND ".join([SELECTED.format(name="q.name"), *terms])
     found: list[Queue] = connection.execute(
-        f"SELECT q.id, q.name FROM pgqueue_queue q WHERE {where} ORDER BY q.name",
+        f"SELECT q.id, q.name FROM pgqueue_queue q WHERE {where} AND q.source_id IS NULL "
+        f"ORDER BY q.name",
         selection(options),
     ).fetchall()
     missing = {name.lower() for name in options.subscribe} - {name.lower() for _, name in found}
+    if missing:
+        readers = (
+            "SELECT q.name, s.name FROM pgqueue_queue q JOIN pgqueue_queue s ON s.id = q.source_id "
+            "WHERE lower(q.name) = ANY(%s)"
+        )
+        for name, source in connection.execute(readers, [list(missing)]):
+            raise InvalidOption(
+                f"Queue {name!r} is a subscription, which Spark cannot read. Name its source, "
+                f"queue {source!r}."
+            )
     if missing and may_be_dropped:
         marks = "SELECT lower(dropped) FROM pgqueue_purge_mark WHERE lower(dropped) = ANY(%s)"
         missing -= {name for (name,) in connection.execute(marks, [list(missing)])}

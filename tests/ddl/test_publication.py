@@ -116,7 +116,8 @@ def test_messages_and_outcomes_can_be_subscribed_to(server, actor):
             '"limit" integer, rate text, burst integer, group_limit integer, group_rate text, '
             "group_burst integer, has_slots boolean, "
             "unlogged boolean, paused boolean, notify boolean, created_at timestamptz, "
-            "dead_letter_queue_id integer)"
+            "dead_letter_queue_id integer, source_id integer, keep_for interval, "
+            "archive_completed boolean)"
         )
         log.execute(
             f"CREATE SUBSCRIPTION log CONNECTION '{source}' PUBLICATION log "

@@ -190,7 +190,7 @@ TOPIC_OPERATIONS = [
     [
         ("0001_initial", QUEUE_OPERATIONS),
         ("0002_topics_processes_maintenance", TOPIC_OPERATIONS),
-        ("0001_initial", [InstallPGMQ()]),
+        ("0006_subscriptions", [InstallPGMQ()]),
     ],
     ids=["queues", "topics", "pgmq"],
 )

@@ -15,26 +15,36 @@ from django.contrib.admin import site
 from django.core.exceptions import ValidationError
 from django.test import RequestFactory
 
+from django_pgqueue.engine.arguments import NOT_OF_SUBSCRIPTIONS, OF_SUBSCRIPTIONS
 from django_pgqueue.engine.open_queue import STORED
 from django_pgqueue.errors import InvalidArgument
-from django_pgqueue.management.commands import pgqueue_alter, pgqueue_create
+from django_pgqueue.management.commands import pgqueue_alter, pgqueue_create, pgqueue_subscribe
 from django_pgqueue.models import BoundQueue, Message, Queue, queue
-from django_pgqueue.operations import AlterQueue, CreateQueue, DropQueue
-from django_pgqueue.tables.queue import SETTINGS, ChangeableSettings, QueueSettings
+from django_pgqueue.operations import AlterQueue, CreateQueue, DropQueue, Subscribe
+from django_pgqueue.tables.queue import (
+    SETTINGS,
+    ChangeableSettings,
+    QueueSettings,
+    SubscriptionSettings,
+)
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 CHANGEABLE = {name for name, column in SETTINGS.items() if column.editable}
+#: The settings with which a queue is made, and those of a subscription.
+OF_A_QUEUE = SETTINGS.keys() - set(OF_SUBSCRIPTIONS)
+OF_A_SUBSCRIPTION = SETTINGS.keys() - set(NOT_OF_SUBSCRIPTIONS)
 
 
 def parameters(function: Any) -> dict[str, Any]:
     """The settings in a function's signature, with their defaults."""
     shown = inspect.signature(function).parameters.values()
-    left_out = {"self", "name", "before"}
+    left_out = {"self", "name", "before", "to", "start"}
     return {each.name: each.default for each in shown if each.name not in left_out}
 
 
 def test_a_setting_has_a_type():
-    assert QueueSettings.__annotations__.keys() == SETTINGS.keys()
+    assert QueueSettings.__annotations__.keys() == OF_A_QUEUE
+    assert SubscriptionSettings.__annotations__.keys() == OF_A_SUBSCRIPTION
     assert ChangeableSettings.__annotations__.keys() == CHANGEABLE
 
 
@@ -42,7 +52,12 @@ def test_a_setting_has_a_type():
     "takes", [Message.objects.create_queue, BoundQueue.create, CreateQueue, DropQueue]
 )
 def test_what_makes_a_queue_shows_every_setting_with_its_default(takes):
-    assert parameters(takes) == {name: each.get_default() for name, each in SETTINGS.items()}
+    assert parameters(takes) == {name: SETTINGS[name].get_default() for name in OF_A_QUEUE}
+
+
+@pytest.mark.parametrize("takes", [BoundQueue.subscribe, Subscribe])
+def test_what_makes_a_subscription_shows_every_setting_with_its_default(takes):
+    assert parameters(takes) == {name: SETTINGS[name].get_default() for name in OF_A_SUBSCRIPTION}
 
 
 @pytest.mark.parametrize("takes", [BoundQueue.alter, AlterQueue])
@@ -53,8 +68,9 @@ def test_what_alters_a_queue_shows_the_settings_that_may_change(takes):
 @pytest.mark.parametrize(
     ("takes", "settings"),
     [
-        (Message.objects.create_queue, SETTINGS.keys()),
-        (BoundQueue.create, SETTINGS.keys()),
+        (Message.objects.create_queue, OF_A_QUEUE),
+        (BoundQueue.create, OF_A_QUEUE),
+        (BoundQueue.subscribe, OF_A_SUBSCRIPTION),
         (BoundQueue.alter, CHANGEABLE),
     ],
 )
@@ -66,10 +82,12 @@ def test_the_docstring_explains_every_setting(takes, settings):
 @pytest.mark.parametrize(
     ("call", "settings"),
     [
-        ("Message.objects.create_queue(", SETTINGS.keys()),
-        ('queue("orders").create(', SETTINGS.keys()),
-        ("CreateQueue(", SETTINGS.keys()),
-        ("DropQueue(", SETTINGS.keys()),
+        ("Message.objects.create_queue(", OF_A_QUEUE),
+        ('queue("orders").create(', OF_A_QUEUE),
+        ('queue("audit").subscribe(', OF_A_SUBSCRIPTION),
+        ("CreateQueue(", OF_A_QUEUE),
+        ("DropQueue(", OF_A_QUEUE),
+        ("Subscribe(", OF_A_SUBSCRIPTION),
         ('queue("orders").alter(', CHANGEABLE),
         ("AlterQueue(", CHANGEABLE),
     ],
@@ -77,36 +95,51 @@ def test_the_docstring_explains_every_setting(takes, settings):
 def test_an_editor_shows_every_setting(call, settings):
     imports = (
         "from django_pgqueue.models import Message, queue\n"
-        "from django_pgqueue.operations import AlterQueue, CreateQueue, DropQueue\n"
+        "from django_pgqueue.operations import AlterQueue, CreateQueue, DropQueue, Subscribe\n"
     )
 
     [signature] = jedi.Script(imports + call).get_signatures()
 
     shown = {parameter.name for parameter in signature.params}
-    assert shown - {"self", "name", "before"} == settings
+    assert shown - {"self", "name", "before", "to", "start"} == settings
 
 
 @pytest.mark.parametrize(
     ("command", "settings"),
-    [(pgqueue_create.Command, SETTINGS.keys()), (pgqueue_alter.Command, CHANGEABLE)],
+    [
+        (pgqueue_create.Command, OF_A_QUEUE),
+        (pgqueue_subscribe.Command, OF_A_SUBSCRIPTION),
+        (pgqueue_alter.Command, CHANGEABLE),
+    ],
 )
 def test_a_command_has_an_option_for_every_setting(command, settings):
     parser = ArgumentParser()
     command().add_arguments(parser)
 
     options = {action.dest for action in parser._actions}
-    assert options - {"help", "queue", "database", "json"} == settings
+    assert options - {"help", "queue", "database", "json", "to", "start"} == settings
 
 
-def test_the_admin_has_a_field_for_every_setting_that_may_change(rf: RequestFactory, admin_user):
+@pytest.mark.parametrize(
+    ("of", "settings"),
+    [
+        (None, CHANGEABLE & OF_A_QUEUE),
+        (Queue(pk=1), CHANGEABLE & OF_A_QUEUE),
+        (Queue(pk=2, source_id=1), CHANGEABLE & OF_A_SUBSCRIPTION),
+    ],
+)
+def test_the_admin_has_a_field_for_every_setting_that_may_change(
+    rf: RequestFactory, admin_user, of, settings
+):
     request = rf.get("/")
     request.user = admin_user
 
     admin = site._registry[Queue]
 
-    assert set(admin.get_form(request).base_fields) == {"name", *CHANGEABLE}
-    shown = [name for _title, each in admin.get_fieldsets(request) for name in each["fields"]]
-    assert sorted(shown) == sorted({"name", *CHANGEABLE})
+    own = settings if of else {"name", *settings}
+    assert set(admin.get_form(request, of).base_fields) == own
+    shown = [name for _title, each in admin.get_fieldsets(request, of) for name in each["fields"]]
+    assert sorted(shown) == sorted({"name", *settings})
 
 
 def test_the_page_has_every_setting_with_its_default():

@@ -36,7 +36,7 @@ def unrecorded() -> Iterator[None]:
 def record(
     runner: Runner,
     operation: str,
-    queue: tuple[int, str] | None,
+    queue: tuple[int, str | None] | None,
     given: Mapping[str, Any],
     count: int | None = None,
     *,
@@ -44,8 +44,9 @@ def record(
 ) -> int:
     """Write an entry, and return its id.
 
-    ``queue`` is the id and the name of the queue, ``given`` the arguments of the operation; those
-    that are None are left out. ``ended=False`` if :func:`add` adds to ``count`` later.
+    ``queue`` is the id and the name of the queue (None: its stored name), ``given`` the arguments
+    of the operation; those that are None are left out. ``ended=False`` if :func:`add` adds to
+    ``count`` later.
     """
     params = {
         "operation": operation,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from operator import itemgetter
 from typing import NamedTuple
 
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.runner import Runner
 from django_pgqueue.engine.statements import compose
+from django_pgqueue.engine.subscriptions.positions import Behind, behind
 from django_pgqueue.types import Metrics
 
 __all__ = ["metrics", "metrics_of_all"]
@@ -36,7 +38,10 @@ def metrics(queue: OpenQueue) -> Metrics:
     if queue.runner.alone:  # in a transaction, statistics are flushed at its end only
         queue.runner.run(f"SELECT {_FLUSH}")
     [row] = queue.run("metrics/metrics", {"limit": limit + 1})
-    return _metrics(queue.name, _Row(*row), limit, limit)
+    found = _metrics(queue.name, _Row(*row), limit, limit)
+    if queue.source_id is not None:
+        return _with_unread(found, behind(queue.runner, queue.id, queue.source_id, limit + 1))
+    return found
 
 
 def metrics_of_all(runner: Runner, number: int | None = None) -> list[Metrics]:
@@ -44,7 +49,8 @@ def metrics_of_all(runner: Runner, number: int | None = None) -> list[Metrics]:
 
     Counts above a limit are estimates; the more queues, the lower the limit. The number of archived
     messages comes from statistics that lag by seconds. Ages are those of the counted
-    messages and of the ready message that is last in line.
+    messages and of the ready message that is last in line. A subscription takes a statement of its
+    own.
 
     Arguments:
         number: how many queues there are, if the caller knows it, and that none is unlogged.
@@ -58,7 +64,13 @@ def metrics_of_all(runner: Runner, number: int | None = None) -> list[Metrics]:
     limit = min(exact, max(LEAST_COUNTED, exact // max(number, 1)))
     sql = compose("metrics/metrics_all", {"of": "q.id"})
     rows = runner.run(sql, {"limit": limit + 1, "enough": ENOUGH + 1})
-    return [_metrics(name, _Row(*row), limit, most - 1) for name, most, *row in rows]
+    found = []
+    for name, queue_id, source_id, most, *row in rows:
+        each = _metrics(name, _Row(*row), limit, most - 1)
+        if source_id is not None:
+            each = _with_unread(each, behind(runner, queue_id, source_id, limit + 1))
+        found.append(each)
+    return found
 
 
 class _Row(NamedTuple):
@@ -138,6 +150,40 @@ def _metrics(name: str, row: _Row, limit: int, ready_limit: int) -> Metrics:
         exact=not any(past.values()),
         estimated=tuple(name for name, is_past in past.items() if is_past),
     )
+
+
+def _with_unread(found: Metrics, ahead: Behind | None) -> Metrics:
+    """Count the source's unread messages as ready ones of a subscription."""
+    if ahead is None:
+        return replace(
+            found, position_lost=True, exact=False, estimated=_added(found.estimated, "ready")
+        )
+    unread = ahead.messages
+    length = found.length + unread
+    more = {"unread", "ready", *(["blocked"] if ahead.held else [])} if ahead.is_estimate else ()
+    ages = [age for age in (found.oldest_age, ahead.seconds) if age is not None]
+    new_ages = [age for age in (found.newest_age, ahead.newest) if age is not None]
+    blocked = Counter(found.blocked)
+    if ahead.held and unread:
+        blocked[ahead.held] += unread
+    return replace(
+        found,
+        length=length,
+        ready=found.ready + unread,
+        visible=found.visible + unread,
+        oldest_age=max(ages, default=None),
+        newest_age=min(new_ages, default=None),
+        total=max(length + found.archived, ahead.sent),
+        blocked=dict(sorted(blocked.items(), key=lambda each: (-each[1], each[0]))),
+        exact=found.exact and not ahead.is_estimate,
+        estimated=_added(found.estimated, *sorted(more)),
+        unread=unread,
+        lost=ahead.lost,
+    )
+
+
+def _added(names: tuple[str, ...], *others: str) -> tuple[str, ...]:
+    return (*names, *(name for name in others if name not in names))
 
 
 def _blocked(

@@ -1,7 +1,7 @@
 -- The metrics of all queues in one statement, since one for each queue would take too long. Counts
 -- are exact up to a limit for each queue. The limit for ready messages is lower if the statistics
 -- show many of them. Ages are those of the counted messages and the last ready one.
-SELECT q.name, up_to.most, r.counted, w.counted, f.ready, f.delayed, d.counted, l.counted, d.due + l.due,
+SELECT q.name, q.id, q.source_id, up_to.most, r.counted, w.counted, f.ready, f.delayed, d.counted, l.counted, d.due + l.due,
        d.in_flight + l.counted - l.due, d.delayed,
        extract(epoch FROM statement_timestamp() - least(r.oldest, d.oldest, l.oldest, w.oldest))::float AS oldest_age,
        extract(epoch FROM statement_timestamp() - greatest(r.newest, last.enqueued_at, d.newest, l.newest, w.newest))::float

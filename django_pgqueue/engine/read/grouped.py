@@ -14,6 +14,7 @@ from django_pgqueue.engine import arguments
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.read.reading import lease, take_in_time, terms
 from django_pgqueue.engine.rows import Deliveries, Delivery, deliveries
+from django_pgqueue.engine.subscriptions.reading import refuse_groups
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.types import Receipt
 
@@ -38,6 +39,7 @@ def read_grouped(
 
     Raises QueueNotFound, InvalidArgument, TransactionRefused.
     """
+    refuse_groups(queue, "read_grouped")
     if not in_transaction:
         queue.refuse_transaction("read_grouped")
     found = Deliveries()
@@ -78,6 +80,7 @@ def read_grouped_rr(
 
     Raises QueueNotFound, InvalidArgument, TransactionRefused.
     """
+    refuse_groups(queue, "read_grouped_rr")
     if not in_transaction:
         queue.refuse_transaction("read_grouped_rr")
     found = lease(queue, vt=vt, qty=_number(qty))
@@ -111,7 +114,7 @@ def follow(
     Raises InvalidArgument.
     """
     heads, most = arguments.receipts(heads), _number(qty)
-    if not most or not heads:
+    if not most or not heads or queue.source_id is not None:
         return Deliveries()
     params = {
         **arguments.fence(heads),

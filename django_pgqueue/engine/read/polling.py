@@ -104,7 +104,7 @@ def _poll(
     if taken or qty == 0 or time.monotonic() >= deadline:
         return taken
     with _listening(queue.runner):
-        sleep = Sleep()
+        sleep, heard = Sleep(), _heard(queue)
         while True:
             before, taken = taken, read()
             taken.add_ended(before)
@@ -114,7 +114,7 @@ def _poll(
             if remaining <= 0:
                 break
             seconds, _ = sleep.begin(queue, interval)
-            _wait(queue, min(remaining, seconds), sleep)
+            _wait(queue, min(remaining, seconds), sleep, heard)
     return taken
 
 
@@ -130,7 +130,20 @@ def _listening(runner: Runner) -> Iterator[None]:
             runner.session.execute(f"UNLISTEN {CHANNEL}")
 
 
-def _wait(queue: OpenQueue, seconds: float, sleep: Sleep) -> None:
+def _heard(queue: OpenQueue) -> set[str]:
+    """Return the names of the queues whose notifications are for a reader of this one."""
+    rows = (
+        queue.runner.run(
+            "SELECT name FROM pgqueue_queue WHERE id = %(source)s::integer",
+            {"source": queue.source_id},
+        )
+        if queue.source_id is not None
+        else []
+    )
+    return {queue.name, *(name for (name,) in rows)}
+
+
+def _wait(queue: OpenQueue, seconds: float, sleep: Sleep, heard: set[str]) -> None:
     """Wait up to ``seconds`` for a notification."""
     runner = queue.runner
     if not runner.alone:
@@ -139,7 +152,7 @@ def _wait(queue: OpenQueue, seconds: float, sleep: Sleep) -> None:
         return
     with runner.errors:
         for notice in runner.session.notifies(timeout=seconds):
-            if notice.payload == queue.name:
+            if notice.payload in heard:
                 sleep.hear(notice.pid)
                 return
 

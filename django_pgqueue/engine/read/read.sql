@@ -33,7 +33,7 @@ ended AS MATERIALIZED (
     -- If there is a condition, takes only leases with a message that matches it.
     SELECT ctid, vt, CASE WHEN {any_body} THEN cardinality(ids) ELSE 1 END AS size
     FROM pgqueue_lease l
-    WHERE queue_id = {queue_id} AND vt <= statement_timestamp()
+    WHERE queue_id = {queue_id} AND vt <= statement_timestamp(){no_leases}
       AND ({any_body} OR (
           SELECT true FROM unnest(l.ids) AS u (id) CROSS JOIN LATERAL (
               SELECT FROM {message} m

@@ -9,8 +9,8 @@ from typing import Any
 
 from django_pgqueue.engine import arguments
 from django_pgqueue.engine.groups.heads import promote, set_back
-from django_pgqueue.engine.leases.batches import BATCH_FROM, in_batches
-from django_pgqueue.engine.open_queue import OpenQueue
+from django_pgqueue.engine.leases.batches import BATCH_FROM, in_batches, open_ended
+from django_pgqueue.engine.open_queue import ROUND, OpenQueue
 from django_pgqueue.engine.read.positions import Position, position_in
 from django_pgqueue.engine.rows import (
     BLOCKED,
@@ -24,6 +24,7 @@ from django_pgqueue.engine.rows import (
 from django_pgqueue.engine.settle.outcomes import end_exhausted, end_expired, end_next_expired
 from django_pgqueue.engine.settle.settling import delete
 from django_pgqueue.engine.statements import Part
+from django_pgqueue.engine.subscriptions import reading as source
 from django_pgqueue.engine.wake import NOW
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.types import Wait
@@ -160,6 +161,8 @@ class _Read:
     def __init__(
         self, queue: OpenQueue, params: dict[str, Any], *, batched: bool = True, **names: Any
     ) -> None:
+        if queue.source_id is not None:
+            source.refuse(queue, params["conditional"])
         self.queue, self.params, self.qty = queue, params, params["qty"]
         self.batched, self.names = batched, names
         #: Whether no transaction of the caller's is open.
@@ -174,6 +177,8 @@ class _Read:
         """Read behind the last message that this process took, and if too few are left, from the
         start."""
         queue, qty, taken = self.queue, self.qty, self.taken
+        if queue.source_id is not None:
+            return self._read_source()
         # No position in a transaction: its rollback may bring back earlier messages.
         fast = queue.runner.alone and not queue.reads_must_commit
         if fast and qty and not self.params["conditional"]:
@@ -185,6 +190,37 @@ class _Read:
             more = self._read_all() and not self._is_late()
         taken.sort(key=lambda delivery: (-delivery.priority, delivery.id))
         return taken
+
+    def _read_source(self) -> Deliveries:
+        """Read a subscription: the source's next messages, and its own at times."""
+        queue, qty, taken, params = self.queue, self.qty, self.taken, self.params
+        # A transaction of the operation's own ends at once, so its rounds end as without one.
+        names = {**self.names, **ROUND[True]} if self.alone else self.names
+        if source.own_are_due(queue):
+            source.is_behind(queue)  # raises before anything is leased
+            self._read_own()
+        more = own_are_due = True
+        while more and (qty is None or len(taken) < qty) and not self._is_late():
+            asked = source.PAGE if qty is None else qty - len(taken)
+            values = {**params, "qty": asked}
+            found, more, own_are_due = source.read_next(
+                queue, values, self.limits, batched=self.batched, **names
+            )
+            taken += found
+            more = more or (qty is None and len(found) == asked)
+        if own_are_due and (qty is None or len(taken) < qty):
+            self._read_own()
+        return taken
+
+    def _read_own(self) -> None:
+        """Take due and ready messages of the subscription's own."""
+        open_ended(self.queue)
+        before, self.taken[:] = self.taken[:], []
+        more = True
+        while more and (self.qty is None or len(before) + len(self.taken) < self.qty):
+            more = self._read_all(len(before)) and not self._is_late()
+        self.taken.sort(key=lambda delivery: delivery.id)
+        self.taken[:0] = before
 
     def _read_ready(self, position: Position, bounds: dict[str, Any]) -> None:
         """Take ready messages behind the position, and advance it."""
@@ -203,12 +239,15 @@ class _Read:
         position.advance(bounds, qty, found, self.began, rechecked)
         take_in_time(queue, self.taken, found)
 
-    def _read_all(self) -> bool:
-        """Take due and ready messages, from the start. Returns whether there may be more."""
+    def _read_all(self, already: int = 0) -> bool:
+        """Take due and ready messages, from the start. Returns whether there may be more.
+
+        ``already``: how many of the messages asked for were taken elsewhere.
+        """
         queue, taken = self.queue, self.taken
         if not taken:
             self.began = time.monotonic()
-        left = None if self.qty is None else self.qty - len(taken)
+        left = None if self.qty is None else self.qty - already - len(taken)
         any_body = "true" if self.params["conditional"] is None else "false"
         text = queue.text("read/read", any_body=any_body, **self.limits, **self.names)
         values = {**self.params, "qty": left, "heed": self.heeds_rechecks}
@@ -272,7 +311,9 @@ def _limits(queue: OpenQueue) -> dict[str, Any]:
             f"locked=True"
         )
     return limit_names(
-        whole=bool(queue.limit or queue.rate), slots=queue.has_slots, rate=bool(queue.group_rate)
+        whole=bool(queue.limit or queue.rate),
+        slots=queue.has_slots and queue.source_id is None,  # a subscription keeps no groups
+        rate=bool(queue.group_rate),
     )
 
 
@@ -319,6 +360,7 @@ def peek(
     """Return the messages that a read would find. Nothing is leased or counted.
 
     The list includes expired messages, which the next read will archive: compare ``expires_at``.
+    A subscription's own messages come before the source's next ones.
 
     Arguments:
         qty, conditional: as for :func:`read`.
@@ -334,14 +376,20 @@ def peek(
 
     Raises QueueNotFound, InvalidArgument.
     """
-    params = {"qty": arguments.quantity(qty), "conditional": arguments.condition(conditional)}
+    condition = arguments.condition(conditional)
+    params = {"qty": arguments.quantity(qty), "conditional": condition}
+    names = {} if queue.source_id is None else source.IN_LEASES
     if blocked:
-        rows = queue.run("read/peek_blocked", params)
+        rows = queue.run("read/peek_blocked", params, **names)
         return [
             Delivery(*row, wait=Wait(reason, until))  # type: ignore[misc]
             for *row, reason, until in rows
         ]
-    return deliveries(queue.run("read/peek", params))
+    found = deliveries(queue.run("read/peek", params, **names))
+    if queue.source_id is not None and (qty is None or len(found) < qty):
+        left = None if qty is None else qty - len(found)
+        found += source.peek_next(queue, left, condition)
+    return found
 
 
 def pop(queue: OpenQueue, qty: int | None = 1) -> Deliveries:
@@ -376,7 +424,8 @@ def why(queue: OpenQueue, message_id: int) -> Wait | None:
     Raises QueueNotFound, InvalidArgument.
     """
     [number] = arguments.ids([message_id])
-    for reason, until in queue.run("read/why", {"id": number}):
+    statement = "read/why" if queue.source_id is None else "read/why_reader"
+    for reason, until, *_ in queue.run(statement, {"id": number}):
         return Wait(reason, until)
     return None
 
@@ -384,13 +433,16 @@ def why(queue: OpenQueue, message_id: int) -> Wait | None:
 def next_due(queue: OpenQueue) -> float:
     """Seconds until the next delayed or leased message is due; infinity if there is none.
 
-    If the queue's rate admits the next message earlier, returns the seconds until then.
+    If the queue's rate admits the next message earlier, returns the seconds until then. For a
+    subscription with unread messages in the source, returns the shortest wait.
 
     >>> queue("orders").next_due()
     4.2
 
     Raises QueueNotFound.
     """
+    if queue.source_id is not None and source.is_behind(queue):
+        return NOW
     [(seconds,)] = queue.run("read/next_due")
     return float("inf") if seconds is None else max(seconds, NOW)
 
@@ -409,19 +461,23 @@ def fall_asleep(
         doubt: what the last call returned; 0 at the first.
     """
     sessions = None if heard is None else arguments.array(pid & 0xFFFF for pid in heard)
-    [(due, doubt)] = queue.run("read/fall_asleep", {"heard": sessions, "doubt": doubt})
+    statement = "read/fall_asleep" if queue.source_id is None else "read/fall_asleep_reader"
+    [(due, doubt)] = queue.run(statement, {"heard": sessions, "doubt": doubt})
     return float("inf") if due is None else due, doubt
 
 
 def drained(queue: OpenQueue) -> bool:
     """Whether nothing is ready, due or waiting for its next attempt.
 
-    Messages that are scheduled or in flight do not count.
+    Messages that are scheduled or in flight do not count. A subscription is not drained while its
+    source has messages that it has not read.
 
     >>> queue("orders").drained()
     True
 
     Raises QueueNotFound.
     """
+    if queue.source_id is not None and source.is_behind(queue):
+        return False
     [(nothing_left,)] = queue.run("read/drained")
     return bool(nothing_left)

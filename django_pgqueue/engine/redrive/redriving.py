@@ -53,7 +53,14 @@ def redrive(
     Raises InvalidArgument. After the other messages were sent, raises QueueNotFound if a source
     queue does not exist, or UntrustedSource if a role may have forged the header.
     """
+    dead_letters.refuse_subscription(
+        "it has no dead letters. Call redrive() of its dead-letter queue"
+    )
     target = None if to is None else dead_letters.find(to)
+    if target is not None:
+        target.refuse_subscription(
+            "only its own dead letters may come back to it, which they do if to= is left out"
+        )
     if target is not None and target.id == dead_letters.id:
         name = dead_letters.name
         raise InvalidArgument(
@@ -172,6 +179,8 @@ def replay(
     Raises QueueNotFound, InvalidArgument.
     """
     target = queue if to is None else queue.find(to)
+    if target is not queue:
+        target.refuse_subscription("name its source as to=, or leave to= out")
     if state is not None and str(state) not in map(str, ENDS):
         raise InvalidArgument(f"state must be one of {', '.join(ENDS)}, or None, not {state!r}")
     ids = None if ids is None else [int(pk) for pk in arguments.ids(ids)]

@@ -22,7 +22,8 @@ picked AS MATERIALIZED (
 sent AS (
     INSERT INTO {target_message} (queue_id, headers, {kept_columns})
     SELECT {target_queue_id},
-           CASE jsonb_typeof(headers) WHEN 'object' THEN headers ELSE '{{}}' END
+           -- A new message has not been in a dead-letter queue.
+           CASE jsonb_typeof(headers) WHEN 'object' THEN headers - 'x-dead-letter' ELSE '{{}}' END
                || jsonb_build_object('x-replay-of', id),
            {kept_columns}
     FROM picked ORDER BY id

@@ -29,6 +29,9 @@ _COPY_BLOCK = 100
 _LONGEST_ARRAY = 32_000_000
 
 
+_TO_SOURCE = "send to its source, and each of its subscriptions gets the message"
+
+
 def send(
     queue: OpenQueue,
     body: Any,
@@ -74,6 +77,7 @@ def send(
 
     Raises QueueNotFound, InvalidMessage and InvalidArgument; nothing is sent then.
     """
+    queue.refuse_subscription(_TO_SOURCE)
     params = {
         "body": arguments.json_text(body),
         "headers": arguments.headers_text(headers),
@@ -123,6 +127,7 @@ def send_batch(
     Raises InvalidArgument for an empty batch and for lists whose lengths differ, and what
     :func:`send` raises; nothing is sent then.
     """
+    queue.refuse_subscription(_TO_SOURCE)
     bodies = listed(bodies)
     count = len(bodies)
     columns: dict[str, list[Any]] = {

@@ -40,4 +40,4 @@ deleted AS (
                          UNION ALL SELECT id FROM unread))
     RETURNING 1
 )
-SELECT count(*) FROM deleted
+SELECT count(*){and_leased} FROM deleted

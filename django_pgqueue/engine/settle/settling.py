@@ -16,6 +16,8 @@ from django_pgqueue.engine import arguments
 from django_pgqueue.engine.audit.entry import Entry, record_settled, records_settled, unrecorded
 from django_pgqueue.engine.leases.batches import archive_batches, unfold
 from django_pgqueue.engine.open_queue import OpenQueue
+from django_pgqueue.engine.subscriptions import leases
+from django_pgqueue.engine.subscriptions.positions import skip_unread
 from django_pgqueue.types import Receipt, Settled, State
 
 __all__ = ["archive", "by_receipts", "cancel", "delete", "erase", "hold", "purge", "set_vt"]
@@ -145,8 +147,36 @@ def hold(
 
 
 def erase(queue: OpenQueue, ids: Iterable[int]) -> list[int]:
-    """Delete messages, live or archived. Returns the ids that were found."""
+    """Delete messages, live or archived. Returns the ids that were found.
+
+    The queue's subscriptions do not get them any more. Their copies and dead letters of these
+    messages are erased, too, each with an entry in the audit log.
+    """
     ids = arguments.ids(ids)
+    readers = queue.run("settle/readers")
+    if not readers:
+        return _erase(queue, ids)
+    with queue.transaction():
+        queue.runner.run(_ERASING, {"on": "on"})
+        erased = _erase(queue, ids)
+        queue.runner.run(_ERASING, {"on": ""})
+        for name, dead_letter_queue in readers:
+            reader = queue.find(name)
+            record_settled(reader, "discard", _erase(reader, ids))
+            if dead_letter_queue is not None:
+                letters = queue.find(dead_letter_queue)
+                params = {"ids": arguments.array(ids), "reader": reader.id}
+                found = [pk for (pk,) in letters.run("settle/copies", params)]
+                if found:
+                    record_settled(letters, "discard", erase(letters, found))
+    return erased
+
+
+# Whether messages that leave a source are erased, so that its subscriptions get no copies.
+_ERASING = "SELECT set_config('pgqueue.erase', %(on)s, true)"
+
+
+def _erase(queue: OpenQueue, ids: list[int]) -> list[int]:
     unfold(queue, ids)
     params = {"ids": arguments.array(ids), "in_flight": True}
     return sorted(pk for (pk,) in queue.run("settle/erase", params))
@@ -157,7 +187,8 @@ def purge(queue: OpenQueue, *, progress: Any = None) -> int:
 
     Archived messages stay. Messages that another transaction has locked are skipped. Outside a
     transaction it commits in steps, which an interruption does not undo. ``progress`` is called
-    with the count so far.
+    with the count so far. A subscription also passes over all unread messages of its source, which
+    count, too; they stay in the source.
 
     >>> queue("orders").purge()
     12
@@ -166,6 +197,12 @@ def purge(queue: OpenQueue, *, progress: Any = None) -> int:
     """
     purged = 0
     entry = Entry(queue, "purge", {})
+    if queue.source_id is not None:
+        with entry.transaction():
+            purged = skip_unread(queue)
+            entry.add(purged)
+        if progress is not None and purged:
+            progress(purged)
     while True:
         batch: int
         with entry.transaction():
@@ -204,14 +241,20 @@ def by_receipts(
         text = queue.text(f"settle/{operation}", **names)
         done.update(pk for (pk,) in queue.runner.run(text, values))
 
-    if operation == "archive":
+    if queue.source_id is not None:
+        done |= leases.settle(queue, operation, good, params)
+        if operation == "archive" and not queue.archive_completed:
+            operation = "delete"
+    elif operation == "archive":
         done |= archive_batches(queue, good, ran=params["ran"], results=params["results"])
     if left := [receipt for receipt in good if receipt.id not in done]:
         run(left)
     # A message that was read once may be in a batch lease that still exists or was just unfolded.
-    if left := [r for r in good if r.id not in done and r.read_ct == 1]:
-        unfold(queue, [receipt.id for receipt in left])
-        run(left)
+    # That of a subscription may have been split while the statement waited: once more finds it.
+    for _attempt in range(1 if queue.source_id is None else 2):
+        if left := [r for r in good if r.id not in done and r.read_ct == 1]:
+            unfold(queue, [receipt.id for receipt in left])
+            run(left)
     newest = set(good)
     return Settled(
         [receipt.id for receipt in good if receipt.id in done],
@@ -240,7 +283,9 @@ def _settle(
     done, missing = list(settled), ids
     # If a reader is leasing the message just now, the statement waits for that reader, and then
     # finds no row where the message was. A second run finds it leased.
-    for _attempt in range(2):
+    for attempt in range(2):
+        if missing and attempt and queue.source_id is not None:
+            unfold(queue, missing)
         if missing:
             values = {**params, "ids": arguments.array(missing), "in_flight": bool(in_flight)}
             found = {pk for (pk,) in queue.run(f"settle/{operation}_by_id", values)}
