@@ -23,6 +23,8 @@ OPERATIONS = {
     "purge": gettext_lazy("Purge"),
     "redrive": gettext_lazy("Redrive"),
     "replay": gettext_lazy("Send again"),
+    "subscribe": gettext_lazy("Subscribe"),
+    "seek": gettext_lazy("Seek"),
     "load": gettext_lazy("Load files"),
     "cancel": gettext_lazy("Cancel"),
     "delete": gettext_lazy("Delete"),
@@ -85,7 +87,7 @@ def _pairs(
             more = ", …" if len(value) > MOST_SHOWN or "of" in given else ""
             name = _("messages") if key == "ids" else _("copies")
             yield name, format_html("{}{}", format_html_join(", ", "{}", links), more)
-        elif key not in ("of", _ESTIMATE) and not (
+        elif key not in ("of", "source_id", _ESTIMATE) and not (
             entry.operation == "create" and value in ("", None)
         ):
             changes = entry.operation in ("alter", "reset")

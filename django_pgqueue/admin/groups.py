@@ -119,11 +119,11 @@ def _tell_states(queue: Queue, groups: list[Group], link: Callable[[int, int], s
     standing = places.standing(heads) if heads else {}
     reasons = places.reasons(firsts)
     for group in groups:
-        reason = reasons.get(group.first_waiting or 0)
+        reason = reasons.get((group.first_waiting or 0, queue.pk))
         if reason is not None and reason != "group":
             group.state = str(REASONS[reason])
-        elif group.head in standing:
-            told = head_state(standing[group.head])
+        elif group.head and (found := standing.get((group.head, queue.pk))):
+            told = head_state(found)
             group.state = format_html("{}: {}", link(group.head, queue.pk), told)
 
 

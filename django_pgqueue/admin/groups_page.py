@@ -195,7 +195,9 @@ class GroupPage(_GroupPage):
         rows = [row for row in rows if row.standing is not None]
         waiting = [row for row in rows if row.place is not Place.IN_FLIGHT]
         reasons = {
-            pk: reason for pk, reason in places.reasons(waiting).items() if reason != "group"
+            pk: reason
+            for (pk, _queue), reason in places.reasons(waiting).items()
+            if reason != "group"
         }
         return [row._replace(reason=REASONS.get(reasons.get(row.pk) or "", "")) for row in rows]
 

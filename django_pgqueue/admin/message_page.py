@@ -19,6 +19,7 @@ from django_pgqueue.admin.contents import find_message, pretty, task_of
 from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.places import Place, Standing, Surroundings
 from django_pgqueue.admin.send import SendPage
+from django_pgqueue.admin.subscriptions import kept_by
 from django_pgqueue.admin.tasks_page import LENGTH
 from django_pgqueue.admin.timeline import HEADER, DeadLetter, Life, dead_letter
 from django_pgqueue.admin.why import why
@@ -47,12 +48,12 @@ class MessagePage(Page):
             return HttpResponseRedirect(self.url("message_changelist"))
         using, queue = message.queue.alias, message.queue
         # Read the place before the outcome: otherwise a message archived in between has neither.
-        standing = places.standing([message]).get(message.pk)
+        standing = places.standing([message]).get((message.pk, queue.pk))
         outcome = ArchivedMessage.objects.using(using).filter(pk=message.pk, queue=queue).first()
         died = dead_letter(message.headers)
         holder = standing.holder if standing else None
         around = places.surroundings(message, died and died.source, holder)
-        attempts = Attempt.objects.of(message.pk, using=using)
+        attempts = Attempt.objects.of(message.pk, queue, using=using)
         link = self.owner.message_link
         steps = Life(message, standing, outcome, died, attempts, around, link).steps()
         ended = places.outcome_of(outcome.state) if outcome else None
@@ -90,6 +91,7 @@ class MessagePage(Page):
                 "died": died,
                 "source": died and died.source and self._source(died.source, around),
                 "neighbours": self._neighbours(message, around) if waits else [],
+                "kept_by": kept_by(message, link, allowed(self.request)),
                 "log": self._log(message),
                 **self._offers(message, standing, died),
             }

@@ -111,6 +111,10 @@ class Listed(NamedTuple):
         """The line that names the message's error."""
         return cut(error_line(self.error or ""), FIRST_LINE)
 
+    def because(self, reason: str | None) -> Listed:
+        """Return the message with the reason why it is not delivered now, in words."""
+        return self._replace(reason=REASONS.get(reason or "", ""))
+
     def as_line(self) -> str:
         """Return the message as an exported line of JSON, with secrets masked."""
         place = self.state or (self.standing and self.standing.place.name)
@@ -157,8 +161,9 @@ def read(found: Sequence[Found], bodies: int = EXPORTED, length: int | None = No
         header, place, *rest = row[width:]
         died = dead_letter(json.loads(header)) if header else None
         standing = Standing(Place(place), *rest) if place else None
-        told[row[0]] = Listed._make([*row[:width], died, standing, ""])
-    return [told[each.pk] for each in found if each.pk in told]
+        told[row[0], row[1]] = Listed._make([*row[:width], died, standing, ""])
+    keys = [(each.pk, each.queue_id) for each in found]
+    return [told[key] for key in keys if key in told]
 
 
 def _turn_title(rows: Sequence[Listed]) -> str:
@@ -194,7 +199,7 @@ class MessagesPage(Page):
         rows = read(found, SMALL, PREVIEW + 1)
         waiting = [row for row in rows if row.place in LIVE and row.place is not Place.IN_FLIGHT]
         reasons = places.reasons(waiting)
-        rows = [row._replace(reason=REASONS.get(reasons.get(row.pk) or "", "")) for row in rows]
+        rows = [row.because(reasons.get((row.pk, row.queue_id))) for row in rows]
         is_live = search.place in LIVE
         of_failed = search.place is not None and search.place.is_failure
         turned = self._address(o="" if search.oldest else "oldest")

@@ -20,6 +20,7 @@ from django_pgqueue.admin.failures import WINDOWS, Failures
 from django_pgqueue.admin.marks import followed, recent_marks
 from django_pgqueue.admin.outlook import Outlook, outlook
 from django_pgqueue.admin.places import Place
+from django_pgqueue.admin.subscriptions import lags_of
 from django_pgqueue.database.runner import runner
 from django_pgqueue.engine.metrics.measuring import metrics_of_all
 from django_pgqueue.engine.wording import age
@@ -29,7 +30,7 @@ from django_pgqueue.history.recent import LATELY, Recent, Times, recent, times, 
 from django_pgqueue.models import Acknowledgement, Mark, Process, Queue
 from django_pgqueue.tables.process import DEAD_AFTER, ago
 from django_pgqueue.templatetags.pgqueue_admin import counted, cut, number, seconds_since
-from django_pgqueue.types import Metrics
+from django_pgqueue.types import Lag, Metrics
 
 #: Seconds after which an open transaction is reported.
 LONG_TRANSACTION = 300.0
@@ -82,6 +83,10 @@ PAUSE = Cause(7, "paused", "warning", _("Paused"), _("%s queues paused"))
 FAILED = Cause(8, "failed", "warning", _("Failed"), _("%s queues with failures"), *_FAILURES)
 DEAD = Cause(
     9, "dead-letters", "warning", _("Dead letters"), _("%s queues with dead letters"), *_MESSAGES
+)
+LOST = Cause(11, "lost", "warning", _("Messages lost"), _("%s subscriptions with lost messages"))
+NO_POSITION = Cause(
+    -1, "no-position", "bad", _("Position lost"), _("%s subscriptions without a position")
 )
 OPEN = Cause(
     10, "open", "warning", _("Open transaction"), _("%s open transactions"), "health", _("database")
@@ -151,6 +156,10 @@ class Row:
     paused_at: dt.datetime | None = None
     times: Times = UNKNOWN
     alert: Alert | None = None
+    source: str = (
+        ""  # The name of the queue whose messages this one reads, if it is a subscription.
+    )
+    lag: Lag | None = None  # How far a subscription is behind; None if its position is lost.
 
     @property
     def exact(self) -> bool:
@@ -185,6 +194,17 @@ class Row:
         if self.out is None:
             return None
         return outlook(self.length - self.counts[Place.DELAYED], self.rates[0], self.out)
+
+    def read_from(self, source: str, lag: Lag | None) -> None:
+        """Make it the row of a subscription. ``source`` is empty if the user may not see it."""
+        self.source, self.lag = source or gettext("another queue"), lag
+        if lag is not None and lag.seconds is not None:
+            self.oldest = max(self.oldest or 0.0, lag.seconds)
+
+    @property
+    def unread(self) -> str:
+        """The number of the source's messages that a subscription has not read."""
+        return number(self.lag.messages, exact=not self.lag.is_estimate) if self.lag else ""
 
     @property
     def readable(self) -> int:
@@ -233,7 +253,14 @@ class Row:
             "wait_p95_seconds": self.times.wait,
             "run_p95_seconds": self.times.run,
             "consumers": self.consumers,
+            **self._position(),
         }
+
+    def _position(self) -> dict[str, Any]:
+        """Return the values that only a subscription has."""
+        if not self.source:
+            return {}
+        return {"source": self.source, "lag": None if self.lag is None else self.lag._asdict()}
 
 
 class _Asked(NamedTuple):
@@ -366,6 +393,7 @@ def judged(
     began = onsets(queues[0].alias, minutes, SHARE_NOW, at)
     processes = _processes(queues)
     live = Counter(name for each in processes if is_live(each) for name in each.queues)
+    lags, names_by_id = lags_of(queues), {queue.pk: queue.name for queue in queues}
     rows = []
     for queue in queues:
         backlog = measured.get(queue.name)
@@ -391,6 +419,8 @@ def judged(
             told.paused_by,
             told.paused_at,
         )
+        if queue.source_id is not None:
+            row.read_from(names_by_id.get(queue.source_id, ""), lags[queue.pk])
         row.alert = _alert(row)
         rows.append(row)
     alerts = [row.alert for row in rows if row.alert]
@@ -483,6 +513,8 @@ def _alert(row: Row) -> Alert | None:
 
 def _causes(row: Row) -> Iterator[tuple[Cause, str]]:
     """Yield a queue's problems, without those that another problem explains."""
+    if row.source and row.lag is None:
+        yield NO_POSITION, gettext("consumers read nothing: move it to a position")
     exact = row.exact
     to_read = gettext("%s to read") % counted(row.readable, exact=exact)
     oldest = (
@@ -490,6 +522,8 @@ def _causes(row: Row) -> Iterator[tuple[Cause, str]]:
     )
     future = row.outlook
     rest = oldest + (f", {future}" if future else "")
+    if row.lag is not None and row.lag.lost:
+        yield LOST, gettext("%s lost: removed from the source unread") % counted(row.lag.lost)
     if row.queue.paused:
         if row.length:
             waiting = gettext("%s waiting") % number(row.length, exact=exact)

@@ -120,6 +120,20 @@ def _limit_transaction(
 
 
 @contextmanager
+def unlimited(alias: str) -> Iterator[None]:
+    """Run the block without the timeouts of an action, for statements that refuse a transaction.
+
+    The block must itself take care not to wait for locks.
+    """
+    connection = connections[alias]
+    wrappers, connection.execute_wrappers = connection.execute_wrappers, []
+    try:
+        yield
+    finally:
+        connection.execute_wrappers = wrappers
+
+
+@contextmanager
 def limited(alias: str, seconds: float) -> Iterator[None]:
     """Run the block in a transaction with a statement timeout of ``seconds``.
 

@@ -133,6 +133,10 @@ def listed(place: Place, conditions: Sequence[str], *, ordered: bool = True) -> 
 OLDEST_READABLE = compose("oldest_readable", {"of": "q.id"}, __package__)
 
 
+#: The id of a message, and that of its queue: a subscription's copy has its source's id.
+Key = tuple[int, int]
+
+
 class Standing(NamedTuple):
     """The place of one message in the queue, and its deliveries."""
 
@@ -150,17 +154,18 @@ class Standing(NamedTuple):
 STANDING = compose("standing/of", {"of": "m.queue_id"}, __package__)
 
 
-def standing(messages: Sequence[Message]) -> dict[int, Standing]:
-    """Return the place of each message, by id. Leave out messages no longer in a queue."""
+def standing(messages: Sequence[Message]) -> dict[Key, Standing]:
+    """Return the place of each message, by key. Leave out messages no longer in a queue."""
     rows = ask("standing/all", _keys(messages), of_message=STANDING)
-    return {pk: Standing(Place(place), *rest) for pk, place, *rest in rows}
+    return {(pk, queue): Standing(Place(place), *rest) for pk, queue, place, *rest in rows}
 
 
-def reasons(messages: Sequence[Any]) -> dict[int, str | None]:
-    """Return why each message is not delivered now: a key of ``why.REASONS`` or None, by id."""
+def reasons(messages: Sequence[Any]) -> dict[Key, str | None]:
+    """Return why each message is not delivered now: a key of ``why.REASONS`` or None, by key."""
     if not messages:
         return {}
-    return dict(ask("standing/reasons", _keys(messages), of="m.queue_id"))
+    rows = ask("standing/reasons", _keys(messages), of="m.queue_id")
+    return {(pk, queue): reason for pk, queue, reason in rows}
 
 
 def _keys(messages: Sequence[Any]) -> dict[str, list[Any]]:

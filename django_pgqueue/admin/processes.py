@@ -69,6 +69,7 @@ class ConsumersPage(Page):
         """Return the messages in progress, by id: a link, the queue's name, the delivery time."""
         chosen = sorted({pk for process in processes for pk in ids_held(process)})[:IN_HAND]
         names = {pk: name for name, pk in queues.items()}
+        # A subscription's own copy has its source's id: the one that is in flight counts.
         rows = Message.objects.filter(pk__in=chosen, queue_id__in=list(names))
         found = list(rows.only("pk", "queue_id", "priority", "group_key")) if chosen else []
         standing = places.standing(found) if found else {}
@@ -76,10 +77,11 @@ class ConsumersPage(Page):
             message.pk: (
                 self.owner.message_link(message.pk, message.queue_id),
                 names[message.queue_id],
-                standing[message.pk].last_read_at,
+                at.last_read_at,
             )
             for message in found
-            if message.pk in standing  # otherwise it was settled meanwhile
+            # Otherwise it was settled meanwhile, or another queue's consumer holds it.
+            if (at := standing.get((message.pk, message.queue_id))) and at.leased
         }
 
 

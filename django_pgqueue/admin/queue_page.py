@@ -31,6 +31,7 @@ from django_pgqueue.admin.queries import ask
 from django_pgqueue.admin.queue_actions import PurgePage
 from django_pgqueue.admin.send import SendPage
 from django_pgqueue.admin.series import COUNTS, Span, by_consumer, charts
+from django_pgqueue.admin.subscriptions import Reader, SeekPage, SubscribePage, readers
 from django_pgqueue.admin.suggestions import SMALL
 from django_pgqueue.admin.why import waiting
 from django_pgqueue.engine.wording import age
@@ -118,7 +119,7 @@ class QueueOverviewPage(FiguresPage):
     template = "queue"
 
     def answer(self, pk: int) -> HttpResponse:
-        queue, sources = self._queue(pk)
+        queue, sources, subscriptions = self._queue(pk)
         chosen = RANGES.get(self.request.GET.get("range", ""), RANGES["hour"])
         happened = Happened(queue, chosen)
         dead = [pk, *([queue.dead_letter_queue_id] if queue.dead_letter_queue_id else [])]
@@ -136,8 +137,7 @@ class QueueOverviewPage(FiguresPage):
             sources={pk: [name_of(source, self.seen) for source in sources]} if sources else {},
             marks=happened.marks,
         )
-        for row in found.rows:
-            row.times = happened.times
+        found.rows[0].times = happened.times
         in_groups = groups_of(queue, LONGEST_LIST, self.owner.message_link, states=False)
         return self.render_live(
             {
@@ -146,6 +146,8 @@ class QueueOverviewPage(FiguresPage):
                 "queue": queue,
                 **self.context(),
                 "row": found.rows[0],
+                "source_link": self._source(queue),
+                "readers": self._readers(subscriptions),
                 "blocked": [
                     waiting(queue, why, count, "blocked" not in backlog.estimated, in_groups.own)
                     for why, count in backlog.blocked.items()
@@ -177,15 +179,36 @@ class QueueOverviewPage(FiguresPage):
             },
         )
 
-    def _queue(self, pk: int) -> tuple[Queue, list[Queue]]:
-        """Return the queue, and the queues that dead-letter into it."""
-        both = Queue.objects.filter(Q(pk=pk) | Q(dead_letter_queue=pk)).order_by("name")
-        sources = list(both)
-        queue = next((each for each in sources if each.pk == pk), None)
+    def _queue(self, pk: int) -> tuple[Queue, list[Queue], list[Queue]]:
+        """Return the queue, the queues that dead-letter into it, and its subscriptions.
+
+        Leaves out subscriptions that the user may not see.
+        """
+        own = Q(pk=pk) | Q(dead_letter_queue=pk) | Q(source=pk)
+        found = list(Queue.objects.filter(own).order_by("name"))
+        queue = next((each for each in found if each.pk == pk), None)
         if queue is None or (self.seen is not None and queue.name not in self.seen):
             raise Http404
-        sources.remove(queue)
-        return queue, sources
+        sources = [each for each in found if each.dead_letter_queue_id == pk and each != queue]
+        subscriptions = [
+            each
+            for each in found
+            if each.source_id == pk and (self.seen is None or each.name in self.seen)
+        ]
+        return queue, sources, subscriptions
+
+    def _readers(self, subscriptions: list[Queue]) -> list[tuple[Reader, str]]:
+        """Return the subscriptions with their lags, and a link to each."""
+        found = readers(subscriptions)
+        return [(each, self.owner.queue_link(each.queue.pk, each.queue)) for each in found]
+
+    def _source(self, queue: Queue) -> str:
+        """Return the source of a subscription, as a link if the user may see it, else ""."""
+        if queue.source is None:
+            return ""
+        name = name_of(queue.source, self.seen)
+        is_seen = self.seen is None or queue.source.name in self.seen
+        return self.owner.queue_link(queue.source_id, name) if is_seen else name
 
     def _held(self, process: Process, queue: Queue) -> list[str]:
         """Return links to the messages of the queue that a consumer works on, with its runs."""
@@ -220,11 +243,15 @@ class QueueOverviewPage(FiguresPage):
         if self.owner.admin_site.is_registered(Message):
             url = self.url("message_changelist", queue=queue.pk)
             links.append((gettext("Messages"), url, False))
-        if self.may(SendPage):
+        if self.may(SendPage) and queue.source_id is None:
             url = self.url("queue_send", queue.pk)
             links.append((gettext("Send a message"), url, False))
         if has_sources and may(self.request, Kind.REDRIVE):
             links.append((gettext("Redrive"), self.url("queue_redrive", queue.pk), False))
+        if queue.source_id is not None and self.may(SeekPage):
+            links.append((gettext("Move"), self.url("queue_seek", queue.pk), False))
+        if queue.source_id is None and self.may(SubscribePage):
+            links.append((gettext("Subscribe"), self.url("queue_subscribe", queue.pk), False))
         links.append((gettext("Settings"), self.url("queue_change", queue.pk), False))
         if url := self.owner.audit_url(self.request, queue.pk):
             links.append((gettext("Audit log"), url, False))

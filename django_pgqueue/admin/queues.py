@@ -33,6 +33,7 @@ from django_pgqueue.admin.patience import patiently
 from django_pgqueue.admin.queue_actions import PausePage, PurgePage, RedrivePage, ResumePage
 from django_pgqueue.admin.queue_page import QueueOverviewPage
 from django_pgqueue.admin.send import SendPage
+from django_pgqueue.admin.subscriptions import SeekPage, SubscribePage
 from django_pgqueue.admin.tasks_page import TasksPage
 from django_pgqueue.engine import arguments
 from django_pgqueue.errors import QueueBusy, QueueNotFound
@@ -40,6 +41,8 @@ from django_pgqueue.models import Message, Queue
 from django_pgqueue.tables.queue import ChangeableSettings
 from django_pgqueue.templatetags.pgqueue_admin import counted
 from django_pgqueue.validators import validate_queue_name
+
+_RETENTION = ("retention", "unique_window", "keep_for", "archive_completed")
 
 
 class QueueForm(generic.ModelForm):
@@ -100,7 +103,7 @@ class QueueAdmin(PageAdmin):
         *(OverviewJson, AcknowledgePage, QueueOverviewPage, TasksPage, SendPage),
         *(PausePage, ResumePage, PurgePage, RedrivePage),
         *(GroupsPage, GroupPage, GroupPausePage, GroupResumePage),
-        *(GroupSettingsPage, GroupCancelPage),
+        *(GroupSettingsPage, GroupCancelPage, SeekPage, SubscribePage),
     ]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Queue]:
@@ -132,9 +135,12 @@ class QueueAdmin(PageAdmin):
     response_post_save_add = response_post_save_change
 
     def get_fieldsets(self, request: HttpRequest, obj: Queue | None = None) -> Any:
-        retention = ["retention", "unique_window"]
-        others = {"paused", *arguments.LIMITS, *retention}
-        delivery = [name for name in ChangeableSettings.__annotations__ if name not in others]
+        is_subscription = obj is not None and obj.source_id is not None
+        others = arguments.NOT_OF_SUBSCRIPTIONS if is_subscription else arguments.OF_SUBSCRIPTIONS
+        names = [name for name in ChangeableSettings.__annotations__ if name not in others]
+        limits = [name for name in arguments.LIMITS if name in names]
+        retention = [name for name in _RETENTION if name in names]
+        delivery = [name for name in names if name not in {"paused", *limits, *retention}]
         seen = allowed(request)
         if obj and seen is not None and obj.dead_letter_queue_id not in {None, *seen}:
             # The user may not see the dead-letter queue. Without the field, saving keeps its value.
@@ -142,7 +148,7 @@ class QueueAdmin(PageAdmin):
         return [
             (None, {"fields": ["name", "paused"]}),
             (_("Delivery"), {"fields": delivery}),
-            (_("Limits"), {"fields": list(arguments.LIMITS)}),
+            (_("Limits"), {"fields": limits}),
             (_("Retention"), {"fields": retention}),
         ]
 

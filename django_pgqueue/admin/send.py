@@ -56,7 +56,8 @@ class SendForm(forms.Form):
     )
 
     def __init__(self, queues: QuerySet[Queue], queue: Queue, copied: Any, data: Any) -> None:
-        initial: dict[str, Any] = {"queue": queue.pk}
+        # A copy of a subscription's message goes to its source.
+        initial: dict[str, Any] = {"queue": queue.source_id or queue.pk}
         self.body_was: Any = None
         self.headers_was: Any = None
         if copied is not None:
@@ -70,7 +71,8 @@ class SendForm(forms.Form):
             initial["headers"] = JSONText.shown(mask(self.headers_was))
         super().__init__(data, initial=initial)
         self.target = queue
-        self.fields["queue"].queryset = queues.order_by("name")  # type: ignore[attr-defined]
+        may_be_sent_to = queues.filter(source=None).order_by("name")
+        self.fields["queue"].queryset = may_be_sent_to  # type: ignore[attr-defined]
         if copied is None:
             del self.fields["queue"]
 
@@ -120,6 +122,10 @@ class SendPage(QueuePage):
                     messages.ERROR,
                 )
                 return HttpResponseRedirect(back)
+        if copied is None and queue.source_id is not None:
+            told = gettext("Queue %s is a subscription: send to its source.") % queue
+            self.tell(told, messages.ERROR)
+            return HttpResponseRedirect(back)
         once = Once(self.request)
         if once.sent is not None:
             number, sent = once.sent

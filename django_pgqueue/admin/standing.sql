@@ -27,7 +27,7 @@ UNION ALL
    AND r.turn = {places/turn} AND r.id = m.id OFFSET 0)
 
 -- {standing/all}: the same for several messages, each looked up by its keys
-SELECT m.id, s.*
+SELECT m.id, m.queue_id, s.*
 FROM unnest(%(ids)s::bigint[], %(queues)s::int[], %(priorities)s::int[], %(groups)s::text[])
      AS m (id, queue_id, priority, group_key)
 CROSS JOIN LATERAL ({of_message}) s
@@ -40,4 +40,4 @@ WITH asked AS MATERIALIZED (
     CROSS JOIN LATERAL ({reasons/standing}) s
 ),
 {reasons/facts}
-SELECT s.id, {reasons/reason} FROM {reasons/from}
+SELECT s.id, s.queue_id, {reasons/reason} FROM {reasons/from}

@@ -160,7 +160,7 @@ def _waits(
         yield _("Number %(number)s in group %(group)s, whose first message is ready") % told
         return
     head = Message(pk=around.head, queue=message.queue, group_key=message.group_key)
-    standing = places.standing([head]).get(around.head)
+    standing = places.standing([head]).get((around.head, message.queue_id))
     state = str(standing.place) if standing else ""
     if standing and standing.place is Place.IN_FLIGHT and standing.last_read_at:
         state = _("in flight for %s") % age(seconds_since(standing.last_read_at))

@@ -14,8 +14,10 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import DatabaseError, Error, OperationalError, connections
+from django.utils.dateparse import parse_datetime
 
 from django_pgqueue.audit import acting_as, actor
+from django_pgqueue.engine.subscriptions.positions import EARLIEST, NOW
 from django_pgqueue.engine.wording import amount, length_of
 from django_pgqueue.errors import PgQueueError
 from django_pgqueue.management.progress_bar import ProgressBar
@@ -135,6 +137,15 @@ def add_time(parser: CommandParser, name: str, default: float, help: str) -> Non
     )
 
 
+def add_start(parser: Any, help: str, default: str | None = None) -> None:
+    """Add the option ``--start``: now, earliest or a moment."""
+    parser.add_argument("--start", type=_start, default=default, metavar="WHERE", help=help)
+
+
+def _start(text: str) -> str | dt.datetime:
+    return text if text in (NOW, EARLIEST) else moment(text)
+
+
 def table(columns: Mapping[str, str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a table. ``columns`` maps headings to their alignment, ``<`` or ``>``.
 
@@ -204,6 +215,24 @@ def whole_seconds(text: str) -> int:
             f"{text!r} must be a whole number of seconds, 1 or more, such as 30, 30s, 10m or 2h"
         )
     return int(length)
+
+
+def moment(text: str) -> dt.datetime:
+    """Parse a moment with its time zone.
+
+    >>> moment("2026-11-28T12:00Z")
+    datetime.datetime(2026, 11, 28, 12, 0, tzinfo=datetime.timezone.utc)
+    """
+    try:
+        found = parse_datetime(text)
+    except ValueError:
+        found = None
+    if found is not None and found.tzinfo is not None:
+        return found
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a moment with a time zone: write 2026-11-28T12:00Z or "
+        f"2026-11-28T13:00+01:00"
+    )
 
 
 def positive(text: str) -> int:

@@ -17,6 +17,7 @@ from django_pgqueue.database.locks import milliseconds, settings_for
 from django_pgqueue.ddl import inspection, planting
 from django_pgqueue.engine.names import LIVE
 from django_pgqueue.engine.statements import compose
+from django_pgqueue.engine.subscriptions.reading import position_lost
 from django_pgqueue.engine.times import moment, server_time
 from django_pgqueue.engine.wording import age
 from django_pgqueue.errors import TablesMissing
@@ -25,6 +26,9 @@ from django_pgqueue.maintenance.round import is_lost
 from django_pgqueue.management.base import counted
 from django_pgqueue.models import Message, Process, Queue, Schedule
 from django_pgqueue.tables.process import DEAD_AFTER
+
+#: Maximum number of unread messages that are counted for a subscription.
+MOST_COUNTED = 10_000
 
 
 @dataclass(frozen=True)
@@ -219,6 +223,50 @@ def _consumers(alias: str, limits: Limits, report: Report) -> str:
                 {"queue": each.queue_name, "visible": each.visible},
             )
     return f"{len(live)} live; every queue with messages to read has one"
+
+
+def _subscriptions(alias: str) -> list[Queue]:
+    found = Queue.objects.using(alias).exclude(source=None).select_related("source")
+    return list(found.order_by("name"))
+
+
+def _positions(alias: str, limits: Limits, report: Report) -> str:
+    """Report subscriptions that cannot read, that are behind for long, or that lost messages."""
+    found = _subscriptions(alias)
+    for queue in found:
+        source: Any = queue.source
+        lag, values = queue.lag(MOST_COUNTED), {"queue": queue.name, "source": source.name}
+        if lag is None:
+            report(
+                f"subscription {queue.name} has no position in this database, which was restored "
+                f"or replicated from another one: its consumers read nothing",
+                f"Set one, behind the last message that it read: "
+                f"{position_lost(queue.opened).remedy}",
+                values,
+            )
+            continue
+        values |= {"unread": lag.messages, "seconds": lag.seconds, "lost": lag.lost}
+        if lag.seconds is not None and lag.seconds > queue.longest_wait:
+            kept = source.retention is not None and lag.seconds > source.retention.total_seconds()
+            held = f", and {source.name} keeps them beyond its retention" if kept else ""
+            report(
+                f"subscription {queue.name} is {age(lag.seconds)} behind: "
+                f"{counted(lag.messages, exact=not lag.is_estimate)} of queue {source.name} unread"
+                f"{held}",
+                f"Start more consumers of it, or leave the messages out: manage.py pgqueue_seek "
+                f"{queue.name} --start now. If nobody needs it any more, drop it: manage.py "
+                f"pgqueue_drop {queue.name}",
+                values,
+            )
+        if lag.lost:
+            report(
+                f"subscription {queue.name} has lost {counted(lag.lost)}, which queue "
+                f"{source.name} removed after the subscription's keep_for",
+                f"Start more consumers of it, or let it keep messages for longer: manage.py "
+                f"pgqueue_alter {queue.name} --keep-for none",
+                values,
+            )
+    return f"{len(found)}; none is behind for long, or has lost messages"
 
 
 def _dead_leases(alias: str, limits: Limits, report: Report) -> str:
@@ -431,6 +479,7 @@ CHECKS: dict[str, Check] = {
     "dead rows": _dead_rows,
     "autovacuum": _autovacuum,
     "consumers": _consumers,
+    "subscriptions": _positions,
     "leases": _dead_leases,
     "clock": _clock,
     "sizes": _sizes,

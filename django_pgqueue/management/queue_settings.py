@@ -50,6 +50,18 @@ def stored(queue: Queue) -> dict[str, Any]:
     return {name: plain(getattr(queue, name)) for name in SETTINGS}
 
 
+def differing(
+    queue: Queue, differs: Mapping[str, Any], command: str, options: Mapping[str, Any]
+) -> str:
+    """Say that a queue exists with other settings than ``differs``, and how to change them."""
+    where = f" --database {queue.alias}" if options["database"] else ""
+    found = as_options({name: getattr(queue, name) for name in differs})
+    return (
+        f"queue {queue.name!r} exists with {found}; {command} does not change it: "
+        f"manage.py pgqueue_alter {queue.name}{where} {as_options(differs)}"
+    )
+
+
 def as_options(settings: Mapping[str, Any]) -> str:
     """Write settings as options of a command, such as ``--limit 5 --no-notify``."""
     return " ".join(_as_option(name, plain(value)) for name, value in settings.items())

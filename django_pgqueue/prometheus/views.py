@@ -37,6 +37,14 @@ _GAUGES = {
         "0 when it is empty.",
         "age_limit_seconds": "How long a message may be readable without an alert.",
     },
+    ("queue", "source"): {
+        "subscription_unread_messages": "Messages of the source that the subscription has not "
+        "read; an estimate above EXACT_COUNT_LIMIT.",
+        "subscription_lag_seconds": "Time since the first of them was sent; 0 without any.",
+        "subscription_lost_messages": "Messages that the subscription has lost since it was made.",
+        "subscription_position_lost": "1 if the subscription has no position in this database, "
+        "and reads nothing; else 0.",
+    },
     ("queue", "schedule"): {
         "schedule_failing": "1 if the schedule's last tick could not be sent, else 0.",
         "schedule_late_seconds": "Time since the schedule's next tick was due; 0 when it is in "
@@ -93,7 +101,10 @@ class QueueCollector(Collector):
                 settings_for(cursor, statement_timeout=milliseconds(self._seconds)),
             ):
                 found = Message.objects.using(self._alias).metrics_all()
-                queues = list(Queue.objects.using(self._alias))
+                queues = list(Queue.objects.using(self._alias).select_related("source"))
+                lags = [
+                    (queue.name, queue.source.name, queue.lag()) for queue in queues if queue.source
+                ]
                 active = Schedule.objects.timed(self._alias).filter(ended_at=None)
                 schedules = list(active.select_related("queue"))
                 lakes = health(self._alias, MOST_COUNTED)
@@ -113,6 +124,12 @@ class QueueCollector(Collector):
             add("oldest_message_age_seconds", each.oldest_age or 0.0, name)
         for queue in queues:
             add("age_limit_seconds", queue.longest_wait, queue.name)
+        for name, source, lag in lags:
+            add("subscription_position_lost", lag is None, name, source)
+            if lag is not None:
+                add("subscription_unread_messages", lag.messages, name, source)
+                add("subscription_lag_seconds", lag.seconds or 0.0, name, source)
+                add("subscription_lost_messages", lag.lost, name, source)
         for schedule in schedules:
             labels = schedule.queue.name, schedule.name
             add("schedule_failing", bool(schedule.error), *labels)

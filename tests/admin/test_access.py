@@ -34,7 +34,7 @@ from tests.admin.conftest import act, confirm, overview, page
 NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.timezone.utc)
 
 MEANINGFUL = {
-    *(f"{verb}_queue" for verb in ("add", "view", "change", "delete", "pause", "purge")),
+    *(f"{verb}_queue" for verb in ("add", "view", "change", "delete", "pause", "purge", "seek")),
     *(f"{verb}_message" for verb in ("view", "send", "settle", "redrive", "delete")),
     *("replay_archivedmessage", "view_bulkaction"),
     *(f"view_{name}" for name in ("process", "health", "rollup", "rolluprun", "exportrun")),

@@ -46,6 +46,7 @@ pgqueue_deferred        I/I         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIU
 pgqueue_waiting         I/I         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
 pgqueue_recheck         I/I         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
 pgqueue_lease           -/-         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
+pgqueue_cursor          -/-         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
 pgqueue_group           -/-         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
 pgqueue_group_setting   -/-         S/S         SIUD/SI     S/S         S/S
 pgqueue_claim           SIUD/SIUD   SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD

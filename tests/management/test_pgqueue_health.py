@@ -104,6 +104,7 @@ def test_the_findings_can_be_had_as_json(orders):
                     "exact": True,
                     "paused": False,
                     "dead_letters": False,
+                    "position_lost": False,
                     "healthy": False,
                 }
             ],

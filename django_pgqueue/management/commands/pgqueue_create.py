@@ -13,7 +13,7 @@ from django.core.management.base import CommandParser
 from django_pgqueue.management import queue_settings
 from django_pgqueue.management.base import QueueCommand
 from django_pgqueue.models import Queue
-from django_pgqueue.tables.queue import SETTINGS
+from django_pgqueue.tables.queue import QueueSettings
 
 
 class Command(QueueCommand):
@@ -22,19 +22,15 @@ class Command(QueueCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
         parser.add_argument("queue", help="name of the queue")
-        queue_settings.add_settings(parser, SETTINGS, defaults=True)
+        queue_settings.add_settings(parser, QueueSettings.__annotations__, defaults=True)
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
         queue, differs = Queue.create(options["queue"], alias, queue_settings.given(options))
-        stored, name = queue_settings.stored(queue), queue.name
+        name = queue.name
         if differs:
-            where = f" --database {alias}" if options["database"] else ""
-            found = queue_settings.as_options({key: stored[key] for key in differs})
-            self.note(
-                f"queue {name!r} exists with {found}; pgqueue_create does not change it: "
-                f"manage.py pgqueue_alter {name}{where} {queue_settings.as_options(differs)}"
-            )
+            self.note(queue_settings.differing(queue, differs, "pgqueue_create", options))
         made = differs is None
+        stored = queue_settings.stored(queue)
         result = {"queue": name, "created": made, **stored, "differs": sorted(differs or ())}
         self.answer(
             result, [f"Made queue {name!r}." if made else f"Queue {name!r} exists already."]

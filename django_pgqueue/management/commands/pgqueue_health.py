@@ -1,7 +1,8 @@
 """Exit with 0 if each queue with a backlog has a live consumer, otherwise with 1.
 
-Paused queues, dead-letter queues and queues with only delayed messages need no consumer. A ≈ marks
-an estimate.
+Paused queues, dead-letter queues and queues with only delayed messages need no consumer. The
+backlog of a subscription includes its source's messages that it has not read; without a position
+it is not healthy. A ≈ marks an estimate.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ class Command(QueueCommand):
             metrics = Message.objects.metrics(queue)
             backlog = metrics.visible
             exact = not {"ready", "delayed"}.intersection(metrics.estimated)
+            lost = metrics.position_lost
             dead_letters = queue.pk in dead_letter_queues
-            healthy = consumers > 0 or backlog == 0 or queue.paused or dead_letters
+            healthy = not lost and (consumers > 0 or backlog == 0 or queue.paused or dead_letters)
             findings.append(
                 {
                     "queue": queue.name,
@@ -47,6 +49,7 @@ class Command(QueueCommand):
                     "exact": exact,
                     "paused": queue.paused,
                     "dead_letters": dead_letters,
+                    "position_lost": lost,
                     "healthy": healthy,
                 }
             )
@@ -54,6 +57,7 @@ class Command(QueueCommand):
                 f"{'ok  ' if healthy else 'FAIL'} {queue.name}: {consumers} consumers, "
                 f"backlog {amount(backlog, exact=exact)}"
                 f"{', paused' if queue.paused else ''}{', dead letters' if dead_letters else ''}"
+                f"{', position lost' if lost else ''}"
             )
         all_healthy = all(finding["healthy"] for finding in findings)
         self.answer({"healthy": all_healthy, "queues": findings}, lines)

@@ -6,6 +6,7 @@ import argparse
 import shutil
 import sys
 import time
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -13,9 +14,9 @@ from django.core.management.base import CommandParser
 from django.db import OperationalError, connections
 
 from django_pgqueue.engine.wording import age, amount
-from django_pgqueue.management.base import QueueCommand, seconds, table
+from django_pgqueue.management.base import QueueCommand, counted, seconds, table
 from django_pgqueue.models import Message, Queue
-from django_pgqueue.types import Metrics
+from django_pgqueue.types import Lag, Metrics
 
 COUNTS = ("length", "ready", "in_flight", "delayed", "waiting", "visible")
 HEADINGS = (*(name.replace("_", " ") for name in COUNTS), "oldest", "newest", "archived", "sent")
@@ -85,27 +86,51 @@ def _table(alias: str, names: list[str]) -> tuple[Any, list[str]]:
         metrics = [Message.objects.metrics(Message.objects.resolve(name, alias)) for name in names]
     else:
         metrics = Message.objects.using(alias).metrics_all()
-    queues = Queue.objects.using(alias).select_related("dead_letter_queue")
+    queues = Queue.objects.using(alias).select_related("dead_letter_queue", "source")
     known = {queue.name: queue for queue in queues}
     # Leave out queues that were dropped between the queries.
     found = [(each, known[each.queue_name]) for each in metrics if each.queue_name in known]
+    lags = {queue.pk: queue.lag() for _each, queue in found if queue.source_id}
     result = [
-        {**each.as_dict(), "paused": queue.paused, "dead_letter_queue": _target(queue)}
+        {
+            **each.as_dict(),
+            "paused": queue.paused,
+            "dead_letter_queue": _name(queue.dead_letter_queue),
+            **_position(queue, lags),
+        }
         for each, queue in found
     ]
     if not found:
         return result, ["There are no queues. Make one: manage.py pgqueue_create NAME"]
-    return result, table(COLUMNS, [_row(each, queue) for each, queue in found])
+    return result, table(COLUMNS, [_row(each, queue, lags) for each, queue in found])
 
 
-def _target(queue: Queue) -> str | None:
-    target = queue.dead_letter_queue
-    return None if target is None else target.name
+def _name(queue: Queue | None) -> str | None:
+    return None if queue is None else queue.name
 
 
-def _row(metrics: Metrics, queue: Queue) -> list[str]:
-    target = _target(queue)
+def _position(queue: Queue, lags: Mapping[int, Lag | None]) -> dict[str, Any]:
+    """Return a subscription's source and lag for JSON; nothing for another queue."""
+    if queue.source is None:
+        return {}
+    lag = lags[queue.pk]
+    return {"source": queue.source.name, "lag": None if lag is None else lag._asdict()}
+
+
+def _read_from(queue: Queue, lag: Lag | None) -> str:
+    """Describe a subscription: its source, and how far it is behind."""
+    if lag is None:
+        return f"subscription to {_name(queue.source)}, position lost"
+    behind = counted(lag.messages, exact=not lag.is_estimate) if lag.messages else "nothing"
+    since = f" of {age(lag.seconds)}" if lag.seconds is not None else ""
+    lost = f", {counted(lag.lost)} lost" if lag.lost else ""
+    return f"subscription to {_name(queue.source)}, {behind} unread{since}{lost}"
+
+
+def _row(metrics: Metrics, queue: Queue, lags: Mapping[int, Lag | None]) -> list[str]:
+    target = _name(queue.dead_letter_queue)
     remarks = {
+        _read_from(queue, lags.get(queue.pk)) if queue.source_id else "": queue.source_id,
         "paused": queue.paused,
         "unlogged": queue.unlogged,
         f"dead letters to {target}": target,
