@@ -182,6 +182,8 @@ RACES = "tests/engine/send/test_once_races.py"
 LIMITS = "tests/engine/read/test_limits.py"
 LIMITS_RACES = "tests/engine/read/test_limits_races.py"
 PROMISES = "tests/promises"
+SUBSCRIPTIONS = "tests/subscriptions"
+CURSOR = "django_pgqueue/engine/subscriptions"
 
 MUTANTS = (
     Mutant(
@@ -1091,6 +1093,152 @@ MUTANTS = (
         "a consumer does not poll for senders that saw nobody sleep and commit later",
         (f"{PROMISES}/test_woken.py",),
         (Change(f"{DDL}/wake.sql", "< doubt THEN doubt END", "< doubt THEN NULL END"),),
+    ),
+    Mutant(
+        "cursor-by-id",
+        "the order of a subscription is that of ids alone",
+        (f"{SUBSCRIPTIONS}/test_cursor.py",),
+        (
+            Change(
+                f"{CURSOR}/ahead.sql",
+                "       AND m.id > CASE WHEN x.xid = p.after_xid THEN p.after_id "
+                "ELSE -9223372036854775808 END\n",
+                "       AND m.id > p.last_id\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "cursor-without-late",
+        "a read does not look for transactions that were late",
+        (f"{SUBSCRIPTIONS}/test_cursor.py",),
+        (
+            Change(
+                f"{CURSOR}/ahead.sql",
+                "WHERE m.enqueued_xid = x.xid\n",
+                "WHERE m.enqueued_xid = x.xid AND false\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "cursor-since-too-early",
+        "a round counts as over after its first read",
+        (f"{SUBSCRIPTIONS}/test_cursor.py",),
+        (
+            Change(
+                f"{CURSOR}/read_next.sql",
+                "{ends_round} AND (count(*) < (SELECT {most}) OR (",
+                "true OR (count(*) < (SELECT {most}) OR (",
+            ),
+        ),
+    ),
+    Mutant(
+        "cursor-rest-too-early",
+        "a round counts as over after its second read",
+        (f"{SUBSCRIPTIONS}/test_cursor.py",),
+        (
+            Change(
+                f"{CURSOR}/read_rest.sql",
+                "count(*) < (SELECT {most}) AS is_over",
+                "true AS is_over",
+            ),
+        ),
+    ),
+    Mutant(
+        "cursor-without-swap",
+        "a read leases messages though another one has moved the position",
+        (f"{SUBSCRIPTIONS}/test_interleavings.py",),
+        (
+            Change(
+                f"{CURSOR}/read_next.sql",
+                "SELECT * FROM seen WHERE NOT skipped AND (SELECT count(*) FROM moved) = 1",
+                "SELECT * FROM seen WHERE NOT skipped",
+            ),
+        ),
+    ),
+    Mutant(
+        "cursor-target-now",
+        "each read of a round reads by a snapshot of its own",
+        (f"{SUBSCRIPTIONS}/test_cursor.py",),
+        (
+            Change(
+                f"{CURSOR}/place.sql",
+                "coalesce(c.until, {snapshot}) AS target",
+                "{snapshot} AS target",
+            ),
+        ),
+    ),
+    Mutant(
+        "leave-without-position",
+        "an unread message leaves its source without the lock of the position",
+        (f"{SUBSCRIPTIONS}/test_interleavings.py",),
+        (
+            Change(
+                f"{DDL}/subscriptions.sql",
+                "            DELETE FROM {schema}.pgqueue_cursor c\n"
+                "            WHERE c.queue_id = reader.id AND c.number = place.number\n"
+                "            RETURNING * INTO place;\n"
+                "            CONTINUE WHEN NOT FOUND;\n",
+                "",
+            ),
+            Change(
+                f"{DDL}/subscriptions.sql",
+                "            place.number := place.number + 1;\n",
+                "",
+            ),
+            Change(
+                f"{DDL}/subscriptions.sql",
+                "            INSERT INTO {schema}.pgqueue_cursor SELECT place.*;\n",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        "leave-beside-seek",
+        "a message leaves its source while a subscription is moved back before it",
+        (f"{SUBSCRIPTIONS}/test_interleavings.py",),
+        (
+            Change(
+                f"{DDL}/subscriptions.sql",
+                "PERFORM pg_advisory_xact_lock_shared(hashtextextended('pgqueue.source', s.id))",
+                "PERFORM s.id",
+            ),
+        ),
+    ),
+    Mutant(
+        "leave-with-lease",
+        "a message that leaves its source takes a subscription's lease of it along",
+        (f"{SUBSCRIPTIONS}/test_interleavings.py",),
+        (
+            Change(
+                f"{DDL}/subscriptions.sql",
+                "WHERE l.queue_id = reader.id AND l.ids && left_ids",
+                "WHERE false",
+            ),
+        ),
+    ),
+    Mutant(
+        "seek-takes-back-once",
+        "a seek does not see what others changed while it took leases back",
+        (f"{SUBSCRIPTIONS}/test_interleavings.py",),
+        (
+            Change(
+                f"{CURSOR}/positions.py",
+                '        while queue.run("subscriptions/take_back") != [(0,)]:\n            pass\n',
+                '        queue.run("subscriptions/take_back")\n',
+            ),
+        ),
+    ),
+    Mutant(
+        "seek-without-itself",
+        "a seek passes over later messages of its own transaction",
+        (f"{SUBSCRIPTIONS}/test_interleavings.py",),
+        (
+            Change(
+                f"{CURSOR}/find.sql",
+                "                 UNION SELECT own WHERE own IS NOT NULL) AS running",
+                "                 ) AS running",
+            ),
+        ),
     ),
 )
 

@@ -1,4 +1,4 @@
-"""Check the protocol of leases, groups, limits and wake-ups, as TLA+, with the model checker TLC.
+"""Check the protocol of leases, groups, limits, wake-ups and subscriptions, as TLA+, with TLC.
 
     python -m tests.protocol                  # every model within its bounds, and the planted bugs
     python -m tests.protocol Groups           # one of the modules
@@ -50,6 +50,10 @@ PROPERTIES = {
     },
     "Wake": {
         "INVARIANTS": "Heard",
+        "PROPERTIES": "Ends",
+    },
+    "Cursor": {
+        "INVARIANTS": "Kept Once",
         "PROPERTIES": "Ends",
     },
 }
@@ -107,6 +111,15 @@ DEFAULTS = {
         "Deaths": "0",
         "Bug": '"none"',
     },
+    "Cursor": {
+        "Senders": "{1, 2}",
+        "Readers": '{"a"}',
+        "Leavers": '{"d"}',
+        "Expiries": "1",
+        "Seeks": "1",
+        "Rollbacks": "1",
+        "Bug": '"none"',
+    },
 }
 
 
@@ -147,6 +160,10 @@ def bug_of_wake(bug: str, breaks: str, **constants: str) -> Model:
     return Model(bug, "Wake", {"Bug": f'"{bug}"', **constants}, breaks)
 
 
+def bug_of_cursor(bug: str, breaks: str, **constants: str) -> Model:
+    return Model(bug, "Cursor", {"Bug": f'"{bug}"', "Seeks": "0", **constants}, breaks)
+
+
 MODELS = (
     Model("two messages", "Leases"),
     Model("two messages", "Groups"),
@@ -161,6 +178,8 @@ MODELS = (
         {"Messages": "{1, 2}", "Changes": "2", "Retries": "0", "Rollbacks": "0"},
     ),
     Model("two senders, one consumer", "Wake"),
+    Model("one reader, a seek", "Cursor"),
+    Model("two readers", "Cursor", {"Readers": '{"a", "b"}', "Seeks": "0"}),
 )
 LARGE = (
     Model("two messages, retries", "Leases", {"Retries": "1"}),
@@ -181,6 +200,9 @@ LARGE = (
         "Wake",
         {"Consumers": '{"a", "b"}', "Rollbacks": "0", "Deaths": "1"},
     ),
+    Model("two readers, a seek", "Cursor", {"Readers": '{"a", "b"}'}),
+    Model("three messages", "Cursor", {"Senders": "{1, 2, 3}", "Seeks": "0"}),
+    Model("two that leave", "Cursor", {"Leavers": '{"d", "e"}', "Seeks": "0"}),
 )
 BUGS = (
     Model("no fence", "Leases", {"Fence": '"none"'}, "Fenced"),
@@ -222,6 +244,14 @@ BUGS = (
     bug_of_wake("a send changes the sequence only", "Heard"),
     bug_of_wake("nothing follows the first notification", "Heard"),
     bug_of_wake("nobody polls", "Ends"),
+    bug_of_cursor("the order is that of ids", "Kept"),
+    bug_of_cursor("late transactions are not looked for", "Ends"),
+    bug_of_cursor("a round ends with its first read", "Kept"),
+    bug_of_cursor("a move does not compare", "Once", Readers='{"a", "b"}'),
+    bug_of_cursor("a copy does not move the position", "Once"),
+    bug_of_cursor("leases are not looked at", "Kept"),
+    bug_of_cursor("a seek does not wait", "Kept", Seeks="1"),
+    bug_of_cursor("a seek takes nothing back", "Once", Seeks="1"),
 )
 
 
