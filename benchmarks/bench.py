@@ -169,7 +169,8 @@ class Bench:
         return count / (ended - started)
 
     def close(self) -> None:
-        for name in list(self._queues):
+        # The newest first: subscriptions before their source.
+        for name in reversed(list(self._queues)):
             self.drop(name)
         self._closing.close()
 

@@ -14,8 +14,12 @@ CHUNK = 50_000
 
 
 class Queues:
-    def create(self, queue: str, **options: Any) -> None:
-        Message.objects.create_queue(queue, **options)
+    def create(self, queue: str, to: str | None = None, **options: Any) -> None:
+        """Create a queue; with ``to``, a subscription to that queue."""
+        if to is None:
+            Message.objects.create_queue(queue, **options)
+        else:
+            BoundQueue(queue).subscribe(to=to, **options)
 
     def drop(self, queue: str) -> None:
         Message.objects.drop_queue(queue)

@@ -2,9 +2,11 @@
 
     python -m tests.benchmarks.rehearsal "ours, tasks" --tuned
     python -m tests.benchmarks.rehearsal PgQueuer --limited
+    python -m tests.benchmarks.rehearsal subscriptions --topic
 
 Prints as JSON the due time of each handled message, or its number, the number of messages not done,
-and the worker's exit code. With limits, for each of them.
+and the worker's exit code. With limits, for each of them. With a topic, runs its scenarios for one
+round, and prints which contestants failed and which goals have a figure.
 """
 
 from __future__ import annotations
@@ -70,6 +72,29 @@ def rehearse_limited(label: str) -> dict[str, dict[str, Any]]:
     return found
 
 
+def rehearse_topic(topic: str) -> dict[str, dict[str, Any]]:
+    from benchmarks import payloads
+    from benchmarks.bench import Bench, Outcome, known_scenarios, run
+    from benchmarks.clients import Clients
+    from benchmarks.machine import Watch
+
+    clients = Clients()
+    found = {}
+    for scenario in known_scenarios():
+        if scenario.topic == topic:
+            outcome = Outcome(scenario, payloads.small())
+            options: dict[str, Any] = {"size": "quick", "rounds": 1, "tell": lambda _: None}
+            run(outcome, Bench(clients, outcome.payload, **options), Watch())
+            found[scenario.name] = {
+                "failures": outcome.failures,
+                "contestants": list(outcome.samples),
+                "goals": [str(goal) for goal in scenario.goals],
+                "judged": [str(goal) for goal, *_ in outcome.judged()],
+            }
+    clients.close()
+    return found
+
+
 if __name__ == "__main__":
     with database.database():
         import django
@@ -78,7 +103,9 @@ if __name__ == "__main__":
         from django.core.management import call_command
 
         call_command("migrate", verbosity=0)
-        if "--limited" in sys.argv:
+        if "--topic" in sys.argv:
+            print(json.dumps(rehearse_topic(sys.argv[1])))
+        elif "--limited" in sys.argv:
             print(json.dumps(rehearse_limited(sys.argv[1])))
         else:
             print(json.dumps(rehearse(sys.argv[1], is_tuned="--tuned" in sys.argv)))

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.bounds import SECOND
 from benchmarks.peers import LIMITED, WORKERS, missing
-from django_pgqueue.management.jobs import url_of
+from tests.benchmarks.processes import rehearse
 from tests.benchmarks.rehearsal import COUNT, SECONDS
 
-ROOT = Path(__file__).resolve().parents[2]
 #: The contestants in Python: npm would download the other one.
 LABELS = [label for label, (_, needed) in WORKERS.items() if "npm" not in needed]
 
@@ -53,13 +47,4 @@ def rehearsed(label: str, *options: str) -> dict[str, Any]:
     """What a rehearsal prints. Skips the test if the contestant is not installed."""
     if needed := missing(label):
         pytest.skip(f"needs {needed}")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.benchmarks.rehearsal", label, *options],
-        cwd=ROOT,
-        env={**os.environ, "DATABASE_URL": url_of("default"), "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout))
+    return rehearse(label, *options)
