@@ -185,9 +185,7 @@ class _Read:
             self.position = position = position_in(queue)
             if (bounds := position.bounds()) is not None:
                 self._read_ready(position, bounds)
-        more = True
-        while more and (qty is None or len(taken) < qty):
-            more = self._read_all() and not self._is_late()
+        self._read_from_start()
         taken.sort(key=lambda delivery: (-delivery.priority, delivery.id))
         return taken
 
@@ -215,12 +213,15 @@ class _Read:
     def _read_own(self) -> None:
         """Take due and ready messages of the subscription's own."""
         open_ended(self.queue)
-        before, self.taken[:] = self.taken[:], []
+        before = len(self.taken)
+        self._read_from_start()
+        self.taken[before:] = sorted(self.taken[before:], key=lambda delivery: delivery.id)
+
+    def _read_from_start(self) -> None:
+        """Take due and ready messages, until there are enough or no more."""
         more = True
-        while more and (self.qty is None or len(before) + len(self.taken) < self.qty):
-            more = self._read_all(len(before)) and not self._is_late()
-        self.taken.sort(key=lambda delivery: delivery.id)
-        self.taken[:0] = before
+        while more and (self.qty is None or len(self.taken) < self.qty):
+            more = self._read_all() and not self._is_late()
 
     def _read_ready(self, position: Position, bounds: dict[str, Any]) -> None:
         """Take ready messages behind the position, and advance it."""
@@ -239,15 +240,12 @@ class _Read:
         position.advance(bounds, qty, found, self.began, rechecked)
         take_in_time(queue, self.taken, found)
 
-    def _read_all(self, already: int = 0) -> bool:
-        """Take due and ready messages, from the start. Returns whether there may be more.
-
-        ``already``: how many of the messages asked for were taken elsewhere.
-        """
+    def _read_all(self) -> bool:
+        """Take due and ready messages, from the start. Returns whether there may be more."""
         queue, taken = self.queue, self.taken
         if not taken:
             self.began = time.monotonic()
-        left = None if self.qty is None else self.qty - already - len(taken)
+        left = None if self.qty is None else self.qty - len(taken)
         any_body = "true" if self.params["conditional"] is None else "false"
         text = queue.text("read/read", any_body=any_body, **self.limits, **self.names)
         values = {**self.params, "qty": left, "heed": self.heeds_rechecks}
