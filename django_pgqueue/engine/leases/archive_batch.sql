@@ -1,12 +1,6 @@
--- Complete all messages of batch leases. A lease does not match if it was changed or unfolded
--- (unfold.sql), or if its messages were read again: archive.sql then looks up each message. P3, P4.
+-- Complete all messages of batch leases. archive.sql looks up the messages of a lease that does not match.
 WITH gone AS (
-    DELETE FROM pgqueue_lease
-    WHERE head = ANY(ARRAY(SELECT unnest(%(heads)s::bigint[]))) AND queue_id + 0 = {queue_id}
-      AND ((head, read_at, ids::text) IN (
-          SELECT g.head, timestamptz 'epoch' + g.read_at::float8 * interval '1 microsecond', g.ids
-          FROM unnest(%(heads)s::bigint[], %(read_ats)s::bigint[], %(members)s::text[])
-              AS g (head, read_at, ids))) IS TRUE
+    {leases/whole}
     RETURNING ids, enqueued_ats, read_at
 )
 INSERT INTO {archive} (id, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,

@@ -8,15 +8,25 @@ ack of the batch, or of a large part of it, changes only the lease row. Every ot
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from django_pgqueue.engine import arguments
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.rows import Delivery
 from django_pgqueue.types import Batch, Receipt
 
-__all__ = ["BATCH_FROM", "archive_batches", "in_batches", "open_ended", "rescue", "unfold"]
+__all__ = [
+    "BATCH_FROM",
+    "archive_batches",
+    "by_lease",
+    "in_batches",
+    "open_ended",
+    "rescue",
+    "settle_leases",
+    "unfold",
+]
 
 #: Reads of fewer messages write a row for each message, which costs no more.
 BATCH_FROM = 16
@@ -41,30 +51,52 @@ def archive_batches(
 
     ``results`` is a JSON object of results by id.
     """
-    together: dict[tuple[Batch, int], list[int]] = {}
+    params = {"ran": ran, "results": results}
+    together = by_lease(receipts)
+    whole = {lease: ids for lease, ids in together.items() if len(ids) == lease.batch.size}
+    part = {
+        lease: ids
+        for lease, ids in together.items()
+        if len(ids) < lease.batch.size <= len(ids) * _SHARE
+    }
+    done = settle_leases(queue, "leases/archive_batch", whole, params)
+    return done | settle_leases(queue, "leases/archive_part", part, params)
+
+
+class Lease(NamedTuple):
+    """A batch lease, as its receipts name it."""
+
+    batch: Batch
+    read_at: int
+
+
+def by_lease(receipts: Iterable[Receipt]) -> dict[Lease, list[int]]:
+    """Return the ids of the messages that were read in a batch, by its lease."""
+    together: dict[Lease, list[int]] = {}
     for receipt in receipts:
         if receipt.batch is not None:
-            together.setdefault((receipt.batch, receipt.read_at), []).append(receipt.id)
-    whole = [(b.head, at, ids) for (b, at), ids in together.items() if len(ids) == b.size]
-    part = [
-        (b.head, at, ids)
-        for (b, at), ids in together.items()
-        if len(ids) < b.size <= len(ids) * _SHARE
-    ]
-    done: set[int] = set()
-    for statement, leases in (("leases/archive_batch", whole), ("leases/archive_part", part)):
-        if leases:
-            # Leases are sorted by head, so that all transactions lock them in the same order.
-            heads, read_ats, ids = zip(*sorted(leases), strict=True)
-            params = {
-                "heads": arguments.array(heads),
-                "read_ats": arguments.array(read_ats),
-                "members": arguments.array(f'"{arguments.array(sorted(each))}"' for each in ids),
-                "ran": ran,
-                "results": results,
-            }
-            done |= {pk for (pk,) in queue.run(statement, params)}
-    return done
+            together.setdefault(Lease(receipt.batch, receipt.read_at), []).append(receipt.id)
+    return together
+
+
+def settle_leases(
+    queue: OpenQueue,
+    statement: str,
+    leases: Mapping[Lease, Iterable[int]],
+    params: Mapping[str, Any] = MappingProxyType({}),
+) -> set[int]:
+    """Run a statement on some messages of each lease. Returns the ids that it settled."""
+    if not leases:
+        return set()
+    # Leases are sorted by head, so that all transactions lock them in the same order.
+    ordered = sorted((lease.batch.head, lease.read_at, ids) for lease, ids in leases.items())
+    heads, read_ats, members = zip(*ordered, strict=True)
+    given = {
+        "heads": arguments.array(heads),
+        "read_ats": arguments.array(read_ats),
+        "members": arguments.array(f'"{arguments.array(sorted(each))}"' for each in members),
+    }
+    return {pk for (pk,) in queue.run(statement, {**params, **given})}
 
 
 def unfold(queue: OpenQueue, ids: Iterable[int]) -> int:

@@ -1,11 +1,6 @@
--- Delete batch leases whose messages are all done. A lease that was changed since does not match. P3, P4.
+-- Forget all messages of batch leases. forget.sql looks up those of a lease that does not match.
 WITH gone AS (
-    DELETE FROM pgqueue_lease
-    WHERE head = ANY(ARRAY(SELECT unnest(%(heads)s::bigint[]))) AND queue_id + 0 = {queue_id}
-      AND ((head, read_at, ids::text) IN (
-          SELECT g.head, timestamptz 'epoch' + g.read_at::float8 * interval '1 microsecond', g.ids
-          FROM unnest(%(heads)s::bigint[], %(read_ats)s::bigint[], %(members)s::text[])
-              AS g (head, read_at, ids))) IS TRUE
+    {leases/whole}
     RETURNING ids
 )
 SELECT unnest(ids) AS id FROM gone

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django_pgqueue.engine import arguments
+from django_pgqueue.engine.leases.batches import by_lease, settle_leases
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.types import Receipt
 
@@ -38,7 +39,9 @@ def settle(
         statement, values = "subscriptions/extend", dict(params)
     elif operation in _FORGET and not (operation == "archive" and queue.archive_completed):
         statement, values = "subscriptions/forget", {}
-        done = _whole(queue, first)
+        together = by_lease(first)
+        whole = {lease: ids for lease, ids in together.items() if len(ids) == lease.batch.size}
+        done = settle_leases(queue, "subscriptions/forget_whole", whole)
         first = [receipt for receipt in first if receipt.id not in done]
     else:
         return done
@@ -52,24 +55,3 @@ def settle(
             done |= {pk for (pk,) in queue.run(statement, {**values, **fence})}
             first = [receipt for receipt in first if receipt.id not in done]
     return done
-
-
-def _whole(queue: OpenQueue, receipts: Sequence[Receipt]) -> set[int]:
-    """Delete the leases whose messages are all given, as they were read. Returns the ids."""
-    together: dict[tuple[int, int, int], list[int]] = {}
-    for receipt in receipts:
-        if receipt.batch is not None:
-            key = receipt.batch.head, receipt.batch.size, receipt.read_at
-            together.setdefault(key, []).append(receipt.id)
-    whole = sorted(
-        (head, at, ids) for (head, size, at), ids in together.items() if len(ids) == size
-    )
-    if not whole:
-        return set()
-    heads, read_ats, ids = zip(*whole, strict=True)
-    params = {
-        "heads": arguments.array(heads),
-        "read_ats": arguments.array(read_ats),
-        "members": arguments.array(f'"{arguments.array(sorted(each))}"' for each in ids),
-    }
-    return {pk for (pk,) in queue.run("subscriptions/forget_whole", params)}
