@@ -9,13 +9,11 @@ from typing import Any, TypeVar
 
 from django.db import DatabaseError
 
+from django_pgqueue.engine.runner import READ_COMMITTED
 from django_pgqueue.engine.sqlstates import DEADLOCK, LOCK_NOT_AVAILABLE, sqlstate
 from django_pgqueue.errors import QueueBusy
 
 R = TypeVar("R")
-
-#: The first statement of a transaction that looks again at what it has waited for.
-READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
 
 #: SQLSTATEs of statements that failed because other sessions hold a lock.
 KEPT = (LOCK_NOT_AVAILABLE, DEADLOCK)

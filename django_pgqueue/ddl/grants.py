@@ -287,14 +287,14 @@ def inherit(cursor: Any, queue_id: int) -> None:
 
 
 def _sources(cursor: Any) -> dict[int, int]:
-    """Return the source of each subscription, by their ids."""
+    """Return the source of each subscription, by their ids.
+
+    The migration that makes subscriptions may be still to come.
+    """
     cursor.execute(
-        "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'pgqueue_queue'::regclass "
-        "AND attname = 'source_id')"
+        "SELECT id, (to_jsonb(q) ->> 'source_id')::integer FROM pgqueue_queue q "
+        "WHERE to_jsonb(q) ->> 'source_id' IS NOT NULL"
     )
-    if not cursor.fetchone()[0]:
-        return {}  # before the migration that makes subscriptions
-    cursor.execute("SELECT id, source_id FROM pgqueue_queue WHERE source_id IS NOT NULL")
     return dict(cursor.fetchall())
 
 

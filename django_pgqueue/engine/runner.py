@@ -15,9 +15,12 @@ except ImportError as error:
         f"pip install 'psycopg[binary]'. psycopg2 does not replace it"
     ) from error
 
-__all__ = ["Plan", "Rows", "Runner"]
+__all__ = ["READ_COMMITTED", "Plan", "Rows", "Runner"]
 
 Rows = list[tuple[Any, ...]]
+
+#: The first statement of a transaction that looks again at what it has waited for.
+READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
 
 #: The shortest and the longest time that a query plan is used, in seconds.
 PLAN_SECONDS, LONGEST_PLAN_SECONDS = 10, 300

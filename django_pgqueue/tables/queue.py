@@ -31,6 +31,7 @@ from django_pgqueue.database.runner import database_key, runner
 from django_pgqueue.engine import arguments
 from django_pgqueue.engine.names import own_tables, table_names
 from django_pgqueue.engine.open_queue import STORED, OpenQueue, clear_lost
+from django_pgqueue.engine.runner import READ_COMMITTED
 from django_pgqueue.engine.sqlstates import (
     LOCK_NOT_AVAILABLE,
     READ_ONLY,
@@ -250,8 +251,8 @@ class SubscriptionSettings(CommonSettings, total=False):
 
 
 @shown
-class ChangeableSettings(SubscriptionSettings, total=False):
-    """The types of the settings of a queue that may change."""
+class KeyedSettings(CommonSettings, total=False):
+    """The types of the settings of a queue with unique keys and groups: all but a subscription."""
 
     unique_window: Length | None
     group_limit: int | None
@@ -260,13 +261,14 @@ class ChangeableSettings(SubscriptionSettings, total=False):
 
 
 @shown
-class QueueSettings(CommonSettings, total=False):
+class ChangeableSettings(SubscriptionSettings, KeyedSettings, total=False):
+    """The types of the settings of a queue that may change."""
+
+
+@shown
+class QueueSettings(KeyedSettings, total=False):
     """The types of the settings with which a queue is made."""
 
-    unique_window: Length | None
-    group_limit: int | None
-    group_rate: str | None
-    group_burst: int | None
     partition_interval: Length | None
     unlogged: bool
 
@@ -367,7 +369,7 @@ class Queue(models.Model):
     created_at: columns.Time = models.DateTimeField(db_default=columns.NOW, editable=False)
 
     #: Where a new subscription begins (:func:`django_pgqueue.engine.subscriptions.positions.seek`).
-    start: ClassVar[positions.Start] = positions.NOW
+    start: positions.Start = positions.NOW
 
     objects: ClassVar[QueueManager] = QueueManager()
 
@@ -397,7 +399,11 @@ class Queue(models.Model):
             columns.Check(
                 condition=models.Q(source__isnull=True)
                 | models.Q(
-                    *((f"{name}__isnull", True) for name in arguments.NOT_OF_SUBSCRIPTIONS[:-1]),
+                    *(
+                        (f"{name}__isnull", True)
+                        for name in arguments.NOT_OF_SUBSCRIPTIONS
+                        if name != "unlogged"
+                    ),
                     unlogged=False,
                 ),
                 name=f"{_TABLE}_source",
@@ -628,10 +634,10 @@ class Queue(models.Model):
     ) -> Queue:
         with transaction.atomic(using=using), connections[using].cursor() as cursor:
             if stall is not None:
-                cursor.execute(locks.READ_COMMITTED)
+                cursor.execute(READ_COMMITTED)
                 locks.set_locally(cursor, lock_timeout=locks.milliseconds(stall))
             queue = cls(name=name, **given)
-            queue.start = start  # type: ignore[misc]
+            queue.start = start
             queue.save(using=using)
         return queue
 

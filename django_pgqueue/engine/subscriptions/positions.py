@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from django_pgqueue.engine import arguments
 from django_pgqueue.engine.audit.entry import record
 from django_pgqueue.engine.open_queue import OpenQueue, looking, subscribed
-from django_pgqueue.engine.runner import Rows, Runner
+from django_pgqueue.engine.runner import READ_COMMITTED, Rows, Runner
 from django_pgqueue.engine.sqlstates import DEADLOCK, sqlstate
 from django_pgqueue.engine.statements import render
 from django_pgqueue.errors import InvalidArgument
@@ -118,7 +118,7 @@ def _move(queue: OpenQueue, to: Start, place: dict[str, Any]) -> None:
     alone = queue.runner.alone
     with queue.transaction():
         if alone:  # each statement has to see what the one before has waited for
-            queue.runner.session.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            queue.runner.session.execute(READ_COMMITTED)
         queue.run("subscriptions/keep_out")
         if queue.run("subscriptions/is_foreign"):
             queue.run("subscriptions/adopt")
