@@ -13,6 +13,5 @@
  ORDER BY x.xid, m.id LIMIT (SELECT {most}))
 UNION ALL
 (SELECT m.* FROM {source_message} m
- WHERE (m.enqueued_xid, m.id) > (p.from_xid, p.from_id) AND m.enqueued_xid < p.target_max
-   AND (m.enqueued_xid < p.target_min OR pgqueue_shows(p.target, m.enqueued_xid))
+ WHERE (m.enqueued_xid, m.id) > (p.from_xid, p.from_id) AND {subscriptions/in_round}
  ORDER BY m.enqueued_xid, m.id LIMIT (SELECT {most}))

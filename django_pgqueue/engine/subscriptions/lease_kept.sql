@@ -8,14 +8,9 @@ kept AS (
     RETURNING id
 ),
 leased AS (
-    INSERT INTO pgqueue_deferred (id, vt, enqueued_at, first_read_at, last_read_at,
-                            queue_id, read_ct, process_id, priority, state)
-    SELECT id, CASE WHEN early THEN read_scheduled_at ELSE now + %(vt)s END, enqueued_at,
-           CASE WHEN NOT early THEN now END, CASE WHEN NOT early THEN now END, {queue_id},
-           CASE WHEN early THEN 0 ELSE 1 END,
-           CASE WHEN NOT early THEN %(process_id)s::integer END, priority,
-           CASE WHEN early THEN 'SCHEDULED' ELSE 'PROCESSING' END
+    {subscriptions/deferred_row}
     FROM taken CROSS JOIN LATERAL (
-        SELECT statement_timestamp() AS now,
+        SELECT statement_timestamp() + %(vt)s AS vt, statement_timestamp() AS read_at,
+               %(process_id)s::integer AS process_id, read_scheduled_at AS scheduled_at,
                (read_scheduled_at > statement_timestamp()) IS TRUE AS early) e
 )

@@ -1,3 +1,1 @@
-CASE WHEN m.{places/expired} OR (
-         SELECT true FROM {source_archive} a
-         WHERE a.id = m.id AND a.state IN ('CANCELLED', 'REPLACED') LIMIT 1) THEN 'expired' END
+CASE WHEN m.{places/expired} OR {subscriptions/withdrawn} THEN 'expired' END

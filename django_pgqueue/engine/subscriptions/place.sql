@@ -10,7 +10,7 @@ SELECT c.*, s.target, pg_snapshot_xmin(s.target)::text::bigint AS target_min,
        greatest(c.after_xid, s.since_max - 1) AS from_xid,
        CASE WHEN c.after_xid < s.since_max THEN 9223372036854775807 ELSE c.after_id END AS from_id,
        s.since_max > pg_snapshot_xmax({snapshot})::text::bigint
-           OR c.system <> (SELECT system_identifier FROM pg_control_system()) AS is_foreign
+           OR {subscriptions/elsewhere} AS is_foreign
 FROM ({subscriptions/position}) c
 CROSS JOIN LATERAL (SELECT coalesce(c.until, {snapshot}) AS target,
                            pg_snapshot_xmax(c.since)::text::bigint AS since_max OFFSET 0) s

@@ -24,8 +24,7 @@ round AS MATERIALIZED (
            {ends_round} AND (count(*) < (SELECT {most}) OR (
                SELECT true FROM place p CROSS JOIN last l CROSS JOIN LATERAL (
                    SELECT FROM {source_message} m
-                   WHERE (m.enqueued_xid, m.id) > (l.xid, l.id) AND m.enqueued_xid < p.target_max
-                     AND (m.enqueued_xid < p.target_min OR pgqueue_shows(p.target, m.enqueued_xid))
+                   WHERE (m.enqueued_xid, m.id) > (l.xid, l.id) AND {subscriptions/in_round}
                    ORDER BY m.enqueued_xid, m.id LIMIT 1) m) IS NULL) AS is_over
     FROM seen
 ),
@@ -49,10 +48,7 @@ taken AS (
     SELECT * FROM seen WHERE NOT skipped AND (SELECT count(*) FROM moved) = 1
 ),
 {leased}
-SELECT CASE WHEN t.read_scheduled_at > statement_timestamp() THEN 'early' END, t.id, 1, now.us,
-       t.enqueued_at, t.priority, t.group_key, 0,
-       now.us + (SELECT (extract(epoch FROM %(vt)s::interval) * 1000000::numeric)::bigint),
-       now.us{read_names}, CASE WHEN NOT r.is_over THEN p.number + 1 ELSE 0 END
+SELECT {subscriptions/delivered}, CASE WHEN NOT r.is_over THEN p.number + 1 ELSE 0 END
 FROM (SELECT (extract(epoch FROM statement_timestamp()) * 1000000::numeric)::bigint AS us) now
 CROSS JOIN round r CROSS JOIN place p CROSS JOIN taken t
 WHERE {leases/unflushed}{admitted}

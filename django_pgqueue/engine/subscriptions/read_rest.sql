@@ -7,15 +7,14 @@ WITH moved AS (
     WHERE c.queue_id = {queue_id} AND c.number = %(number)s AND c.until IS NOT NULL
       AND c.after_xid >= pg_snapshot_xmax(c.since)::text::bigint
       AND pg_snapshot_xmax(c.until)::text::bigint <= pg_snapshot_xmax(pg_current_snapshot())::text::bigint
-    RETURNING c.*, pg_snapshot_xmin(c.until)::text::bigint AS target_min,
+    RETURNING c.*, c.until AS target, pg_snapshot_xmin(c.until)::text::bigint AS target_min,
               pg_snapshot_xmax(c.until)::text::bigint AS target_max
 ),
 seen (xid, id, enqueued_at, priority, group_key, skipped{read_names}) AS MATERIALIZED (
     SELECT m.enqueued_xid, m.id, m.enqueued_at, m.priority, m.group_key, {subscriptions/skipped}{read_columns}
     FROM moved p CROSS JOIN LATERAL (
         SELECT * FROM {source_message} m
-        WHERE (m.enqueued_xid, m.id) > (p.after_xid, p.after_id) AND m.enqueued_xid < p.target_max
-          AND (m.enqueued_xid < p.target_min OR pgqueue_shows(p.until, m.enqueued_xid))
+        WHERE (m.enqueued_xid, m.id) > (p.after_xid, p.after_id) AND {subscriptions/in_round}
         ORDER BY m.enqueued_xid, m.id LIMIT (SELECT {most})) m
 ),
 round AS MATERIALIZED (
@@ -37,10 +36,7 @@ taken AS (
     SELECT * FROM seen WHERE NOT skipped
 ),
 {leased}
-SELECT CASE WHEN t.read_scheduled_at > statement_timestamp() THEN 'early' END, t.id, 1, now.us,
-       t.enqueued_at, t.priority, t.group_key, 0,
-       now.us + (SELECT (extract(epoch FROM %(vt)s::interval) * 1000000::numeric)::bigint),
-       now.us{read_names}, CASE WHEN NOT r.is_over THEN %(number)s + 1 ELSE 0 END
+SELECT {subscriptions/delivered}, CASE WHEN NOT r.is_over THEN %(number)s + 1 ELSE 0 END
 FROM (SELECT (extract(epoch FROM statement_timestamp()) * 1000000::numeric)::bigint AS us) now
 CROSS JOIN round r CROSS JOIN taken t
 WHERE {leases/unflushed}

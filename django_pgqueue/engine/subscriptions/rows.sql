@@ -1,5 +1,5 @@
 -- In place of leases/rows.sql: messages that leave a batch lease of a subscription become its own, with
--- a copy of the source's row. One that a sender has delayed was leased before its time, and waits for it.
+-- a copy of the source's row.
 bodies AS (
     INSERT INTO {message} (queue_id, {copied_columns})
     SELECT {queue_id}, m.*
@@ -10,12 +10,7 @@ bodies AS (
     RETURNING id, enqueued_at, scheduled_at, priority
 ),
 each AS (
-    INSERT INTO pgqueue_deferred (id, vt, enqueued_at, first_read_at, last_read_at,
-                            queue_id, read_ct, process_id, priority, state)
-    SELECT b.id, CASE WHEN early THEN b.scheduled_at ELSE vt END, b.enqueued_at,
-           CASE WHEN NOT early THEN read_at END, CASE WHEN NOT early THEN read_at END, {queue_id},
-           CASE WHEN early THEN 0 ELSE 1 END, CASE WHEN NOT early THEN process_id END, b.priority,
-           CASE WHEN early THEN 'SCHEDULED' ELSE 'PROCESSING' END
+    {subscriptions/deferred_row}
     FROM bodies b
     CROSS JOIN LATERAL (
         SELECT vt, read_at, process_id, (b.scheduled_at > read_at) IS TRUE AS early

@@ -4,5 +4,4 @@ m.{places/expired} IS TRUE
        OR {subscriptions/came_back}
        OR (SELECT true FROM {source_archive} a
            WHERE a.state IN ('CANCELLED', 'REPLACED') ORDER BY a.id LIMIT 1) IS TRUE
-          AND (SELECT true FROM {source_archive} a
-               WHERE a.id = m.id AND a.state IN ('CANCELLED', 'REPLACED') LIMIT 1) IS TRUE
+          AND {subscriptions/withdrawn} IS TRUE
