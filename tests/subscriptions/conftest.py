@@ -10,7 +10,13 @@ from django_pgqueue.models import BoundQueue, queue
 from tests.promises.conftest import full_speed
 from tests.subscriptions.gates import Gate
 
-__all__ = ["audit", "full_speed", "gate"]
+__all__ = ["audit", "full_speed", "gate", "orders"]
+
+
+@pytest.fixture
+def orders(committed_orders: BoundQueue) -> BoundQueue:
+    """A committed queue: a read looks for what other transactions committed."""
+    return committed_orders
 
 
 @pytest.fixture

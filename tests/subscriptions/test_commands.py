@@ -18,12 +18,6 @@ from tests.management.calling import call, call_json
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture
-def orders():
-    queue("orders").create()
-    return queue("orders")
-
-
 def bodies(name):
     return [message.body for message in queue(name).read(qty=10)]
 

@@ -9,12 +9,9 @@ from django_pgqueue.errors import PositionLost
 from django_pgqueue.models import queue
 from tests.actors import begin, call, commit, rollback
 from tests.conftest import run_sql
+from tests.subscriptions.messages import bodies
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def bodies(messages):
-    return [message.body for message in messages]
 
 
 def read(qty, *, as_another_process=False):

@@ -11,28 +11,9 @@ from django.db import DatabaseError, connection
 from django_pgqueue.errors import InvalidArgument, QueueMismatch
 from django_pgqueue.management.jobs import url_of
 from django_pgqueue.models import ArchivedMessage, Message, Queue, Schedule, queue
+from tests.subscriptions.messages import numbers, send
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def orders():
-    queue("orders").create()
-    return queue("orders")
-
-
-@pytest.fixture
-def audit(orders):
-    queue("audit").subscribe(to="orders", start="earliest")
-    return queue("audit")
-
-
-def numbers(messages):
-    return [message.body["n"] for message in messages]
-
-
-def send(orders, *bodies, **settings):
-    return orders.send_batch([{"n": n} for n in bodies], **settings)
 
 
 def made_for(name):

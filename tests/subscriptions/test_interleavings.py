@@ -12,15 +12,12 @@ from django_pgqueue.models import Queue, queue
 from tests.actors import begin, call, commit, execute, rollback
 from tests.conftest import run_sql
 from tests.subscriptions.gates import blocked, seek, settle, subscribe
+from tests.subscriptions.messages import bodies
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ends = pytest.mark.parametrize("end", [commit, rollback], ids=["commit", "rollback"])
 LEVELS = ["read committed", "repeatable read"]
-
-
-def bodies(messages):
-    return [message.body for message in messages]
 
 
 def rest_of(subscription):

@@ -14,18 +14,6 @@ from django_pgqueue.models import Message, Queue, queue
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture
-def orders():
-    queue("orders").create()
-    return queue("orders")
-
-
-@pytest.fixture
-def audit(orders):
-    queue("audit").subscribe(to="orders", start="earliest")
-    return queue("audit")
-
-
 def send(orders, number):
     return orders.send_batch([{"n": n} for n in range(number)])
 

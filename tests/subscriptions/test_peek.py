@@ -10,30 +10,10 @@ from django.db import connection, transaction
 
 from django_pgqueue.engine.wake import NOW
 from django_pgqueue.errors import InvalidArgument, PositionLost
-from django_pgqueue.models import queue
 from django_pgqueue.types import Wait
+from tests.subscriptions.messages import numbers, send
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def orders():
-    queue("orders").create()
-    return queue("orders")
-
-
-@pytest.fixture
-def audit(orders):
-    queue("audit").subscribe(to="orders", start="earliest")
-    return queue("audit")
-
-
-def numbers(messages):
-    return [message.body["n"] for message in messages]
-
-
-def send(orders, *bodies, **settings):
-    return orders.send_batch([{"n": n} for n in bodies], **settings)
 
 
 def forget_position():

@@ -20,12 +20,6 @@ from tests.waiting import until
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture
-def audit(committed_orders: BoundQueue) -> BoundQueue:
-    queue("audit").subscribe(to="orders", start="earliest")
-    return queue("audit")
-
-
 def again(**settings: Any) -> BoundQueue:
     """A subscription with other settings."""
     queue("again").subscribe(to="orders", start="earliest", **settings)

@@ -8,28 +8,9 @@ from django.db import connection, transaction
 from django_pgqueue.acks import Failure
 from django_pgqueue.errors import MessageFailed, MessageNotFound, ResultNotReady
 from django_pgqueue.models import Attempt, AuditEntry, Message, Queue, queue
+from tests.subscriptions.messages import numbers, send
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def orders():
-    queue("orders").create()
-    return queue("orders")
-
-
-@pytest.fixture
-def audit(orders):
-    queue("audit").subscribe(to="orders", start="earliest")
-    return queue("audit")
-
-
-def numbers(messages):
-    return [message.body["n"] for message in messages]
-
-
-def send(orders, *bodies, **settings):
-    return orders.send_batch([{"n": n} for n in bodies], **settings)
 
 
 def count(table):

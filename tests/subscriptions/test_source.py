@@ -16,16 +16,11 @@ from django_pgqueue.models import BoundQueue, Message, Queue
 from tests.actors import begin, call, commit
 from tests.conftest import run_sql
 from tests.hearing import heard
+from tests.subscriptions.messages import bodies
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 HOUR = dt.timedelta(hours=1)
-
-
-@pytest.fixture
-def audit(committed_orders: BoundQueue) -> BoundQueue:
-    queue("audit").subscribe(to="orders", start="earliest")
-    return queue("audit")
 
 
 def age(by: dt.timedelta) -> None:
@@ -40,10 +35,6 @@ def age(by: dt.timedelta) -> None:
 def complete(orders: BoundQueue, bodies: list[Any]) -> None:
     orders.send_batch(bodies)
     orders.archive(orders.read(qty=len(bodies)))
-
-
-def bodies(messages: list[Message]) -> list[Any]:
-    return [message.body for message in messages]
 
 
 def test_retention_waits_for_the_slowest_subscription(committed_orders, audit):

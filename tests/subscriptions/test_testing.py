@@ -19,10 +19,7 @@ from django_pgqueue.testing import (
     eager,
     travel,
 )
-
-
-def numbers(messages):
-    return [message.body["n"] for message in messages]
+from tests.subscriptions.messages import numbers
 
 
 def send(*bodies, **settings):
