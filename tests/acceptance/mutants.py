@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from django_pgqueue.embedded.server import EmbeddedServer
 
-__all__ = ["MUTANTS", "Change", "Laboratory", "Mutant", "Verdict", "laboratory", "table"]
+__all__ = ["MUTANTS", "ROOT", "Change", "Laboratory", "Mutant", "Verdict", "laboratory", "table"]
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("django_pgqueue", "pyspark_pgqueue", "example_project", "tests", "pyproject.toml")
@@ -216,7 +216,7 @@ MUTANTS = (
         (FENCES,),
         (
             Change(
-                f"{ENGINE}/leases/archive_batch.sql",
+                f"{ENGINE}/leases/whole.sql",
                 "((head, read_at, ids::text) IN (",
                 "(true OR (head, read_at, ids::text) IN (",
             ),
@@ -1211,8 +1211,8 @@ MUTANTS = (
         (
             Change(
                 f"{DDL}/subscriptions.sql",
-                "WHERE l.queue_id = reader.id AND l.ids && left_ids",
-                "WHERE false",
+                "WHILE EXISTS (SELECT FROM {schema}.pgqueue_lease l",
+                "WHILE false AND EXISTS (SELECT FROM {schema}.pgqueue_lease l",
             ),
         ),
     ),

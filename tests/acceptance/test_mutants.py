@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.acceptance.mutants import MUTANTS, Change, Laboratory, Mutant, laboratory, table
+from tests.acceptance.mutants import Change, Laboratory, Mutant, laboratory, table
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
 
@@ -60,10 +60,3 @@ def test_a_mutant_whose_text_is_gone_is_an_error(bench):
 
     with pytest.raises(ValueError, match="stands 0 times"):
         bench.examine(gone)
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_each_mutant_fits_the_code_of_today(bench, mutant):
-    for change in mutant.changes:
-        assert (bench.root / change.path).read_text().count(change.old) == 1
-        assert change.new != change.old

@@ -18,8 +18,9 @@ from pyspark.sql import SparkSession
 import pyspark_pgqueue
 
 STEP, URL, FOLDER = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-#: Rows per micro-batch: small while processes are killed, so that a kill hits one of many batches.
-SMALL, LARGE = "50", "100000"
+#: Rows per micro-batch: so small while processes are killed that neither stream ends before the
+#: kills, even if the other has to wait for a new executor.
+SMALL, LARGE = "10", "100000"
 STREAMS = {
     "streamed": {"subscribe": "history"},
     # Leases that outlast the driver's restart.

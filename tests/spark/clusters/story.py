@@ -33,8 +33,8 @@ ROWS = 2_000
 #: Half of the rows that are consumed are in FIFO groups.
 GROUPS = 40
 QUEUES = ("history", "work", "streamed", "consumed", "written", "replayed")
-#: Seconds for a step of the streams: mostly for starting a driver and its executors.
-PATIENCE = 600
+#: Seconds for one step: mostly for starting a driver and its executors.
+PATIENCE = 240
 DRIVER = Path(__file__).parent / "driver.py"
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 CONF = {
@@ -205,7 +205,7 @@ def _play_on(running: Cluster, url: str) -> list[Outcome]:
     kills = _streams_until_killed(running, url)
     taken = _others_read()
     with running.driver("jobs", url, str(running.folder)) as (program, _):
-        told, _ = program.communicate(timeout=PATIENCE)
+        told, _ = program.communicate(timeout=2 * PATIENCE)
     assert program.returncode == 0, running.log()
     found = json.loads(told.strip().splitlines()[-1])
     with psycopg.connect(url) as connection:
@@ -229,14 +229,20 @@ def _streams_until_killed(running: Cluster, url: str) -> int:
     with running.driver("streams", url, str(running.folder)) as (program, driver):
 
         def further_than(before: list[int]) -> Any:
-            assert (program.poll(), driver.poll()) == (None, None), running.log()
+            assert (program.poll(), driver.poll()) == (None, None), "the driver ended"
             now = arrived()
+            assert max(now) < ROWS, "a stream ended before the kill: take smaller batches"
             return now if all(new > old for new, old in zip(now, before, strict=True)) else None
 
-        begun = until(lambda: further_than([0, 0]), PATIENCE)
-        executor = machines.executors_under(driver.pid, running.folder)[0]
-        os.kill(executor, signal.SIGKILL)
-        until(lambda: further_than(begun), PATIENCE)
+        try:
+            begun = until(lambda: further_than([0, 0]), PATIENCE)
+            executor = machines.executors_under(driver.pid, running.folder)[0]
+            os.kill(executor, signal.SIGKILL)
+            until(lambda: further_than(begun), PATIENCE)
+        except AssertionError as error:
+            raise AssertionError(
+                f"{error}, with {arrived()} of {ROWS} rows\n{running.log()}"
+            ) from error
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
     assert all(0 < count < ROWS for count in arrived()), "killed too late to be of interest"
