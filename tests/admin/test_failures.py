@@ -351,6 +351,6 @@ def test_failures_are_grouped_and_counted_by_their_indexes_alone(committed_order
     read = re.findall(r"shared (?:hit|read)=(\d+)", plan.partition("->")[0])
     table = f"pgqueue_archive_q{pks['orders']}"
     [(pages,)] = sql("SELECT pg_relation_size(%s::regclass) / 8192", [table])
-    assert f"Seq Scan on {table}" not in plan
-    assert f"Seq Scan on pgqueue_message_q{dead.pk}" not in plan
+    assert f"Seq Scan on {table} " not in plan
+    assert f"Seq Scan on pgqueue_message_q{dead.pk} " not in plan
     assert sum(map(int, read)) < 150 < pages, plan
