@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["Receipt", "State", "consumer", "queue", "schedule"]
+__all__ = ["Receipt", "State", "asignal", "consumer", "queue", "schedule", "signal"]
 
 __version__ = "0.1.0"
 
@@ -18,6 +18,8 @@ _HOMES = {
     "consumer": "django_pgqueue.handlers",
     "queue": "django_pgqueue.models",
     "schedule": "django_pgqueue.schedules",
+    "signal": "django_pgqueue.flows.waits",
+    "asignal": "django_pgqueue.flows.waits",
     "Receipt": "django_pgqueue.types",
     "State": "django_pgqueue.types",
 }

@@ -21,6 +21,7 @@ __all__ = [
     "Outcome",
     "Reject",
     "Retry",
+    "Waiting",
 ]
 
 _LONGEST_ERROR = 8192
@@ -147,6 +148,19 @@ class Reject(Exception):
 
 class Discard(Exception):
     """Raised or returned by a handler to delete the message with its body."""
+
+
+class Waiting(BaseException):
+    """Raised by ``message.wait_for`` and ``message.sleep``: the message leaves its handler.
+
+    It is stored already that the message waits, so whatever the handler does with this exception
+    changes nothing. Neither a delivery nor an attempt is counted. No Exception, so that a handler's
+    ``except Exception`` lets it pass.
+    """
+
+    def __init__(self, message_id: int) -> None:
+        super().__init__(f"message {message_id} waits")
+        self.message_id = message_id
 
 
 Outcome = Ack | Nack | Reject | Discard

@@ -8,12 +8,12 @@ The hierarchy, with the other base classes in parentheses::
       x QueueBusy
         + QueueConverting
       x MessageNotFound (LookupError), ImmutableMessage, NeverRead, LeaseLost, UntrustedSource
-      x ResultNotReady (TimeoutError)
+      x ResultNotReady (TimeoutError), TimedOut (TimeoutError)
       x MessageFailed
         + MessageCancelled, MessageExpired
       x InvalidArgument (ValueError)
         + InvalidQueueName, InvalidMessage
-      x HandlerTimeout, TransactionRefused
+      x HandlerTimeout, StepRefused, TransactionRefused
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ __all__ = [
     "QueueMismatch",
     "QueueNotFound",
     "ResultNotReady",
+    "StepRefused",
     "TablesMissing",
+    "TimedOut",
     "TransactionRefused",
     "UntrustedSource",
     "UnusableDatabase",
@@ -256,6 +258,17 @@ class ResultNotReady(PgQueueError, TimeoutError):
         )
 
 
+class TimedOut(PgQueueError, TimeoutError):
+    """The signal that a message has waited for did not come in time. ``key`` names it.
+
+    Raised by ``message.wait_for``, in this and every later delivery of the message.
+    """
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__(f"the signal {key!r} did not come in time")
+
+
 class ForeignSchema(PgQueueError):
     """The database has a schema ``pgmq`` that this package did not make."""
 
@@ -293,7 +306,7 @@ class InvalidQueueName(InvalidArgument):
 
 
 class InvalidMessage(InvalidArgument):
-    """A body or headers that JSON or PostgreSQL's jsonb cannot hold."""
+    """A body, headers or the value of a step that JSON or PostgreSQL's jsonb cannot hold."""
 
 
 class HandlerTimeout(PgQueueError):
@@ -305,6 +318,18 @@ class HandlerTimeout(PgQueueError):
 
     def __init__(self) -> None:
         super().__init__("the handler ran longer than its timeout")
+
+
+class StepRefused(PgQueueError):
+    """A step or a note inside a transaction was refused, because a rollback would undo it."""
+
+    def __init__(self, what: str, message_id: int) -> None:
+        super().__init__(
+            f"{what} of message {message_id} is inside a transaction: a later error would roll "
+            f"back what it stores, and the next delivery would do it again. Call it outside "
+            f"atomic(), in a handler without ack_policy TRANSACTIONAL and without locked=True. For "
+            f"writes that belong to a step, pass a function that makes them, and atomic=True"
+        )
 
 
 class TransactionRefused(PgQueueError):

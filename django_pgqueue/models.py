@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django_pgqueue.flows.tables import Note, PendingWait, SentSignal, Step
 from django_pgqueue.queues.archive import ArchivedMessage
 from django_pgqueue.queues.bound import BoundQueue, queue
 from django_pgqueue.queues.bulk import BulkAction, BulkActionPart
@@ -41,11 +42,15 @@ __all__ = [
     "Mark",
     "Message",
     "Missed",
+    "Note",
+    "PendingWait",
     "Process",
     "PurgeMark",
     "Queue",
     "Rollup",
     "RollupRun",
     "Schedule",
+    "SentSignal",
+    "Step",
     "queue",
 ]

@@ -23,6 +23,7 @@ ALWAYS = dict.fromkeys(
     [
         "__init__.py",
         "bare.py",
+        "flows/__init__.py",
         "handlers/__init__.py",
         "models.py",
         "queues/__init__.py",

@@ -19,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 
 PUBLIC: dict[str, list[str]] = {
-    "django_pgqueue": ["Receipt", "State", "consumer", "queue", "schedule"],
+    "django_pgqueue": ["Receipt", "State", "asignal", "consumer", "queue", "schedule", "signal"],
     "django_pgqueue.acks": [
         "Ack",
         "AckPolicy",
@@ -30,6 +30,7 @@ PUBLIC: dict[str, list[str]] = {
         "Outcome",
         "Reject",
         "Retry",
+        "Waiting",
     ],
     "django_pgqueue.audit": ["acting_as"],
     "django_pgqueue.bare": [
@@ -74,7 +75,9 @@ PUBLIC: dict[str, list[str]] = {
         "QueueMismatch",
         "QueueNotFound",
         "ResultNotReady",
+        "StepRefused",
         "TablesMissing",
+        "TimedOut",
         "TransactionRefused",
         "UntrustedSource",
         "UnusableDatabase",
@@ -93,10 +96,12 @@ PUBLIC: dict[str, list[str]] = {
         "LiveMessage",
         "Message",
         "Missed",
+        "Note",
         "Process",
         "Queue",
         "Rollup",
         "Schedule",
+        "Step",
         "queue",
     ],
     "django_pgqueue.operations": [

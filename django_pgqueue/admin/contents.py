@@ -15,7 +15,7 @@ from django_pgqueue.admin.json_text import is_deep
 from django_pgqueue.admin.masking import UNREADABLE, mask, mask_text
 from django_pgqueue.admin.search import is_number
 from django_pgqueue.models import Message, Queue
-from django_pgqueue.templatetags.pgqueue_admin import EMPTY, LONGEST, preformatted
+from django_pgqueue.templatetags.pgqueue_admin import EMPTY, LONGEST, preformatted, visible
 
 
 def find_message(request: HttpRequest, pk: object) -> Any:
@@ -80,3 +80,17 @@ def pretty(text: str | None, length: int | None = None) -> str:
             text = json.dumps(mask(json.loads(text)), indent=2, ensure_ascii=False)
             return preformatted(text)
     return preformatted(mask_text(text), length)
+
+
+def in_line(text: str, length: int) -> str:
+    """Format JSON in one line. Cut it after ``length`` characters, and mask secrets.
+
+    >>> in_line('{"token": "abc", "n": [1, 2]}', 100), in_line('{"token": "abc", "n": [1, 2]}', 20)
+    ('{"token": "•••", "n": [1, 2]}', '{"token": •••, "n"…')
+    """
+    if len(text) > length:
+        return visible(f"{mask_text(text[:length])}…")
+    with suppress(*UNREADABLE):
+        text = json.dumps(mask(json.loads(text)), ensure_ascii=False)
+        return visible(text)
+    return visible(mask_text(text))

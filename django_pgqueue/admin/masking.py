@@ -14,7 +14,7 @@ MASK = "•••"
 UNREADABLE = (RecursionError, ValueError)
 
 # A key in JSON text, and its value: a whole scalar, or the opening bracket of a list or object.
-_PAIR = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:\s*("(?:[^"\\]|\\.)*(?:"|$)|[^\s"{\[,}\]]+|[{\[])')
+_PAIR = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:\s*("(?:[^"\\]|\\.)*(?:"|\\?$)|[^\s"{\[,}\]]+|[{\[])')
 
 
 def mask(value: Any) -> Any:
@@ -24,7 +24,7 @@ def mask(value: Any) -> Any:
     {'user': 'ann', 'db': {'Password': '•••'}}
     """
     if isinstance(value, dict):
-        return {key: MASK if _is_secret(str(key)) else mask(inner) for key, inner in value.items()}
+        return {key: MASK if is_secret(str(key)) else mask(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [mask(inner) for inner in value]
     return value
@@ -73,7 +73,7 @@ def mask_text(text: str) -> str:
     """
     shown, end = [], 0
     for found in _PAIR.finditer(text):
-        if not _is_secret(found[1]):
+        if not is_secret(found[1]):
             continue
         shown.append(text[end : found.start(2)] + MASK)
         end = found.end()
@@ -82,6 +82,11 @@ def mask_text(text: str) -> str:
     return "".join(shown) + text[end:]
 
 
-def _is_secret(key: str) -> bool:
+def is_secret(key: str) -> bool:
+    """Return whether a key looks like the name of a secret.
+
+    >>> is_secret("API-Token"), is_secret("total")
+    (True, False)
+    """
     lowered = key.lower()
     return any(word.lower() in lowered for word in settings.MASKED_KEYS)

@@ -16,12 +16,13 @@ from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.audit import OPERATIONS, details, of_message
 from django_pgqueue.admin.bulk_actions import may
 from django_pgqueue.admin.contents import find_message, pretty, task_of
+from django_pgqueue.admin.flows import flow_of
 from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.places import Place, Standing, Surroundings
 from django_pgqueue.admin.send import SendPage
 from django_pgqueue.admin.subscriptions import kept_by
 from django_pgqueue.admin.tasks_page import LENGTH
-from django_pgqueue.admin.timeline import HEADER, DeadLetter, Life, dead_letter
+from django_pgqueue.admin.timeline import HEADER, DeadLetter, Event, Life, dead_letter
 from django_pgqueue.admin.why import why
 from django_pgqueue.models import ArchivedMessage, Attempt, AuditEntry, Message
 from django_pgqueue.queues.bulk import Kind
@@ -53,9 +54,8 @@ class MessagePage(Page):
         died = dead_letter(message.headers)
         holder = standing.holder if standing else None
         around = places.surroundings(message, died and died.source, holder)
-        attempts = Attempt.objects.of(message.pk, queue, using=using)
         link = self.owner.message_link
-        steps = Life(message, standing, outcome, died, attempts, around, link).steps()
+        events = self._events(message, standing, outcome, died, around)
         ended = places.outcome_of(outcome.state) if outcome else None
         place = standing.place if standing else ended
         headers = _headers(message, died)
@@ -74,9 +74,9 @@ class MessagePage(Page):
                 "failures": ""
                 if around.kind is None
                 else self.url("message_failure", around.kind, window="7d"),
-                "steps": steps,
-                # The index of the last step with a traceback. This step is shown open.
-                "opened": max((n for n, step in enumerate(steps) if step.traceback), default=None),
+                "events": events,
+                # The index of the last event with a traceback. This event is shown open.
+                "opened": max((n for n, each in enumerate(events) if each.traceback), default=None),
                 "body": pretty(message.text, message.length),
                 "headers": headers and pretty(headers),
                 "result": outcome
@@ -96,6 +96,20 @@ class MessagePage(Page):
                 **self._offers(message, standing, died),
             }
         )
+
+    def _events(
+        self,
+        message: Message,
+        standing: Standing | None,
+        outcome: ArchivedMessage | None,
+        died: DeadLetter | None,
+        around: Surroundings,
+    ) -> list[Event]:
+        """Return the events of the message's timeline."""
+        attempts = Attempt.objects.of(message.pk, message.queue, using=message.queue.alias)
+        flow = flow_of(message, around.source_id, allowed(self.request))
+        link = self.owner.message_link
+        return Life(message, standing, outcome, died, attempts, flow, around, link).events()
 
     def _source(self, name: str, around: Surroundings) -> str:
         """Return the queue that a dead letter came from, as a link if the user may see it."""

@@ -1,4 +1,4 @@
-"""The timeline of a message: when it was sent, its attempts, its end or its next step."""
+"""The timeline of a message: when it was sent, its attempts and steps, its end or what is next."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from django.utils.timezone import is_naive, make_naive
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from django_pgqueue.admin.flows import Stored
 from django_pgqueue.admin.places import Place, Standing, Surroundings, outcome_of
 from django_pgqueue.admin.why import process_name
 from django_pgqueue.engine.wording import age
@@ -24,13 +25,13 @@ from django_pgqueue.templatetags.pgqueue_admin import cut, lapse, number, second
 HEADER = "x-dead-letter"
 
 
-class Step(NamedTuple):
+class Event(NamedTuple):
     """A past or future event of a message."""
 
     at: dt.datetime
     text: str
-    look: str = ""  # "bad" for a failure, "next" for the next step
-    error: str = ""
+    look: str = ""  # "bad" for a failure, "next" for the next event
+    detail: str = ""  # The first line of an error, or the value of a step or a note.
     traceback: str = ""
 
 
@@ -82,32 +83,34 @@ def dead_letter(headers: Any) -> DeadLetter | None:
 
 @dataclass
 class Life:
-    """A message with its place, outcome and attempts. :meth:`steps` makes its timeline."""
+    """A message with its place, outcome, attempts and steps. :meth:`events` makes its timeline."""
 
     message: Message
     standing: Standing | None
     outcome: ArchivedMessage | None
     died: DeadLetter | None
     attempts: Sequence[Attempt]
+    flow: Sequence[Stored]
     around: Surroundings
     link: Callable[[int, int], str]  # Makes a link from a message id and a queue id.
 
-    def steps(self) -> list[Step]:
-        """Return the message's past steps in order, followed by its end or its next step."""
-        past = sorted(self._past(), key=lambda step: step.at)
+    def events(self) -> list[Event]:
+        """Return the message's past events in order, followed by its end or its next event."""
+        past = sorted(self._past(), key=lambda event: event.at)
         return [*past, *self._end()]
 
-    def _past(self) -> Iterator[Step]:
+    def _past(self) -> Iterator[Event]:
         message, died = self.message, self.died
         yield from self._attempts()
         if died is not None and died.died_at is not None:
             yield from self._death(died, died.died_at)
         else:
-            yield Step(message.enqueued_at, self._origin() or _("Sent"))
+            yield Event(message.enqueued_at, self._origin() or _("Sent"))
         delay = _between(message.enqueued_at, message.scheduled_at) or 0
         if message.scheduled_at is not None and delay > 0 < seconds_since(message.scheduled_at):
-            yield Step(message.scheduled_at, _("The delay of %s ended") % lapse(delay))
+            yield Event(message.scheduled_at, _("The delay of %s ended") % lapse(delay))
         yield from self._deliveries()
+        yield from self._steps()
 
     def _origin(self) -> str:
         """Return a text that names the sending schedule or links to the copied message; else ""."""
@@ -121,20 +124,20 @@ class Life:
             )
         return ""
 
-    def _death(self, died: DeadLetter, died_at: dt.datetime) -> Iterator[Step]:
-        """Yield a dead letter's steps in its source queue, and its move to this queue."""
+    def _death(self, died: DeadLetter, died_at: dt.datetime) -> Iterator[Event]:
+        """Yield a dead letter's events in its source queue, and its move to this queue."""
         source = visible(died.source or "") or _("its queue")
         if died.sent_at is not None:
-            yield Step(died.sent_at, _("Sent to %s") % source)
+            yield Event(died.sent_at, _("Sent to %s") % source)
         number_of = died.deliveries
         after = ngettext(" after %s delivery", " after %s deliveries", number_of or 0)
         told = {"queue": source, "times": after % number(number_of) if number_of else ""}
         text = _("Failed for good in %(queue)s%(times)s: a dead letter") % told
-        yield Step(died_at, text, "bad", *self._error(died.error))
+        yield Event(died_at, text, "bad", *self._error(died.error))
         if (_between(died_at, self.message.enqueued_at) or 0) > 0:
-            yield Step(self.message.enqueued_at, _("Sent to %s") % self.message.queue)
+            yield Event(self.message.enqueued_at, _("Sent to %s") % self.message.queue)
 
-    def _deliveries(self) -> Iterator[Step]:
+    def _deliveries(self) -> Iterator[Event]:
         """Yield the first and the last delivery, and how many deliveries had no outcome."""
         told: Any = self.standing or self.outcome
         first, last = (getattr(told, f"{name}_read_at", None) for name in ("first", "last"))
@@ -143,9 +146,9 @@ class Life:
             sent = self.message.enqueued_at
             readable = max(sent, self.message.scheduled_at or sent)
             waited = lapse(_between(readable, first) or 0)
-            yield Step(first, _("First delivery after %s") % waited)
+            yield Event(first, _("First delivery after %s") % waited)
         if last is not None and read_ct > 1:
-            yield Step(last, _("Delivery %s") % number(read_ct))
+            yield Event(last, _("Delivery %s") % number(read_ct))
         under_way = self.standing is not None and self.standing.place is Place.IN_FLIGHT
         if last is not None and (silent := read_ct - ran - under_way) > 0 and self.outcome is None:
             text = ngettext(
@@ -153,9 +156,25 @@ class Life:
                 "%s deliveries ended without an outcome: their leases expired",
                 silent,
             )
-            yield Step(last, text % number(silent), "bad")
+            yield Event(last, text % number(silent), "bad")
 
-    def _attempts(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[Event]:
+        """Yield the steps and notes, and how many earlier steps are left out."""
+        for each in self.flow:
+            if each.name is None:
+                yield Event(each.at, _("Noted"), detail=each.value)
+            elif each.earlier:
+                text = ngettext(
+                    "%s earlier step is not shown", "%s earlier steps are not shown", each.earlier
+                )
+                yield Event(each.at, text % number(each.earlier))
+            elif each.waits:
+                yield Event(each.at, _('Step "%s" waits') % visible(each.name))
+            else:
+                text = _('Step "%s" done') % visible(each.name)
+                yield Event(each.at, text, detail=each.value)
+
+    def _attempts(self) -> Iterator[Event]:
         """Yield the failed attempts. Leave out a traceback that equals the previous one."""
         told: Any = self.standing or self.outcome
         starts = {
@@ -182,12 +201,12 @@ class Life:
             if (line := error_line(each.message)) != each.message.partition("\n")[0]:
                 error = f"{name}: {line}"  # Its message is a bare traceback.
             if each.traceback and each.traceback == before:
-                yield Step(at, text + _(" with the same error"), "bad")
+                yield Event(at, text + _(" with the same error"), "bad")
             else:
-                yield Step(at, text, "bad", cut(error, 500), each.traceback)
+                yield Event(at, text, "bad", cut(error, 500), each.traceback)
             before = each.traceback
 
-    def _end(self) -> Iterator[Step]:
+    def _end(self) -> Iterator[Event]:
         outcome, standing = self.outcome, self.standing
         if outcome is not None and standing is None:
             place, text = outcome_of(outcome.state), outcome.state
@@ -196,7 +215,7 @@ class Life:
                 ran = _between(outcome.last_read_at, outcome.archived_at)
                 if ran is not None and state.is_of_attempt:
                     text += _(" after running for %s") % lapse(ran)
-            yield Step(outcome.archived_at, text, place.look, *self._error(outcome.error))
+            yield Event(outcome.archived_at, text, place.look, *self._error(outcome.error))
         elif standing is not None and standing.vt is not None:
             yield _next(standing, standing.vt)
 
@@ -210,21 +229,21 @@ class Life:
         return cut(error_line(error), 500), error if "\n" in error.strip() else ""
 
 
-def _next(standing: Standing, vt: dt.datetime) -> Step:
-    """Return the next step, at ``vt``: a lease ends or the message becomes readable."""
+def _next(standing: Standing, vt: dt.datetime) -> Event:
+    """Return the next event, at ``vt``: a lease ends or the message becomes readable."""
     past = seconds_since(vt)
     if standing.place is Place.IN_FLIGHT:
-        return Step(vt, _("In flight: the lease ends in %s") % age(-past), "next")
+        return Event(vt, _("In flight: the lease ends in %s") % age(-past), "next")
     if standing.place is Place.DUE:
         text = (
             _("The lease expired: the message has been readable for %s")
             if standing.leased
             else _("The delay is over: the message has been readable for %s")
         )
-        return Step(vt, text % age(past), "next")
+        return Event(vt, text % age(past), "next")
     if past < 0:
-        return Step(vt, _("Readable in %s") % age(-past), "next")
-    return Step(vt, _("Waits behind another message of its group"), "next")
+        return Event(vt, _("Readable in %s") % age(-past), "next")
+    return Event(vt, _("Waits behind another message of its group"), "next")
 
 
 def _between(first: dt.datetime | None, second: dt.datetime | None) -> float | None:

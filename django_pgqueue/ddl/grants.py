@@ -58,6 +58,10 @@ _CONSUMER = {
     "history": "SELECT, INSERT, UPDATE",
     "mark": "SELECT, INSERT",
     "attempt": "SELECT, INSERT, DELETE",
+    "step": _KEPT,
+    "note": _KEPT,
+    "wait": _KEPT,
+    "signal": _KEPT,
     "schedule": "SELECT, INSERT, UPDATE",
     "audit": f"SELECT (id, count, ended_at), {_RECORDED}",
 }
@@ -67,7 +71,7 @@ _ANALYST = dict.fromkeys(
         *("ready", "deferred", "lease", "waiting", "group", "recheck", "claim", "unlogged"),
         *("rollup", "rollup_run", "lake", "export_run", "purge_mark", "attempt", "schedule"),
         *("bulk_action", "bulk_action_part", "group_setting", "history", "audit"),
-        *("mark", "acknowledgement", "cursor"),
+        *("mark", "acknowledgement", "cursor", "step", "note", "wait", "signal"),
     ),
     "SELECT",
 )
@@ -121,8 +125,8 @@ _HEADS = "first_heads|next_heads|alive_groups|recheck_id"
 # The functions of subscriptions (subscriptions.sql).
 _SUBSCRIPTIONS = "shows|passed|own_snapshot|reader_asleep|leave_lease"
 
-# The functions of reads and settlements.
-_READ = f"may|audit|wake|sent|fall_asleep|go_on|{_HEADS}|{_SLOTS}|{_SUBSCRIPTIONS}"
+# The functions of reads, settlements and signals.
+_READ = f"signal|may|audit|wake|sent|fall_asleep|go_on|{_HEADS}|{_SLOTS}|{_SUBSCRIPTIONS}"
 
 # Functions that triggers, policies and statements call with the rights of the role.
 _FUNCTIONS = {

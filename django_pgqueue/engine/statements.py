@@ -87,16 +87,22 @@ def compose(name: str, names: Mapping[str, object], package: str = ENGINE) -> st
 
 
 @lru_cache(maxsize=4096)
-def render(name: str, queue_id: int, names: tuple[tuple[str, object], ...] = ()) -> str:
+def render(
+    name: str,
+    queue_id: int,
+    names: tuple[tuple[str, object], ...] = (),
+    package: str = ENGINE,
+) -> str:
     """Load a statement, and fill in the tables of one queue.
 
-    ``names`` are further placeholders as pairs (name, value), such as another queue's table.
+    ``names`` are further placeholders as pairs (name, value), such as another queue's table. The
+    statement is in ``package``; what it includes is the engine's.
 
     >>> "INSERT INTO pgqueue_message_q7" in render("send/send", 7)
     True
     """
     tables: Mapping[str, object] = table_names(queue_id)
-    return compose(name, {**_DEFAULTS, "of": queue_id, **tables, **dict(names)})
+    return compose(name, {**_DEFAULTS, "of": queue_id, **tables, **dict(names)}, package)
 
 
 @lru_cache(maxsize=256)

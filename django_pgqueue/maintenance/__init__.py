@@ -5,7 +5,7 @@ round.py             ``maintain``: the order of a round's steps
 work.py              one round on one queue: its limits, counts and statements
 make_partitions.py   the step that makes partitions ahead
 retention.py         the steps that remove messages
-upkeep.py            the other steps: unique keys, slots of groups, failed attempts
+upkeep.py            the other steps: unique keys, slots of groups, failed attempts, steps
 lakes.py             which archived messages lakes still need  (``lakes.sql``, ``purge_mark.sql``)
 lease.py             which process runs maintenance            (``hold.sql``)
 conversion.py        ``repartition``: partitions a queue in use, or changes its interval

@@ -16,7 +16,13 @@ from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.maintenance.make_partitions import make_partitions
 from django_pgqueue.maintenance.retention import remove_expired, tell_losses
 from django_pgqueue.maintenance.stored_queue import StoredQueue
-from django_pgqueue.maintenance.upkeep import prune_attempts, repair_wake, sweep_keys, sweep_slots
+from django_pgqueue.maintenance.upkeep import (
+    prune_attempts,
+    prune_steps,
+    repair_wake,
+    sweep_keys,
+    sweep_slots,
+)
 from django_pgqueue.maintenance.work import Work
 from django_pgqueue.types import Maintained
 
@@ -29,6 +35,7 @@ QUEUE_STEPS: tuple[Callable[[Work], None], ...] = (
     sweep_keys,
     sweep_slots,
     prune_attempts,
+    prune_steps,
 )
 
 #: The longest timeout in seconds: the server stores timeouts as integers of milliseconds.

@@ -1,7 +1,8 @@
-"""The small steps of a round: repair the wake sequence, delete unused keys, slots and attempts."""
+"""The small steps of a round: repair the wake sequence, delete what nothing needs any more."""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from django_pgqueue.conf import settings
@@ -10,7 +11,7 @@ from django_pgqueue.maintenance.work import Work
 
 #: One transaction checks at most this many keys, or deletes at most this many slots.
 SWEPT = 5000
-#: The most attempts that one statement reads or deletes.
+#: The most attempts, steps or notes that one statement reads or deletes.
 PRUNED = 1000
 
 
@@ -54,13 +55,46 @@ def prune_attempts(work: Work) -> None:
     limit = {"kept": settings.ATTEMPTS_PER_QUEUE, "batch": PRUNED}
     while work.fetch("limit_attempts", limit):
         pass
-    queue = work.queue
-    dead_message = own_table(MESSAGE, queue.dead_letter_queue_id or queue.pk)
     page: dict[str, Any] = {"before": work.before, "batch": PRUNED, "at": "-infinity", "id": 0}
     while True:
-        found = work.fetch("look_attempts", page, dead_message=dead_message)
+        found = work.fetch("look_attempts", page, dead_message=_dead_message(work))
         if gone := [pk for pk, _, there in found if not there]:
             work.fetch("prune_attempts", {"ids": gone})
         if len(found) < PRUNED:
             return
         page["id"], page["at"], _ = found[-1]
+
+
+def prune_steps(work: Work) -> None:
+    """Delete steps, notes and waits whose message is gone, and signals that are kept no longer.
+
+    Messages go in the order of their ids, but for single ones that were deleted. So this reads from
+    the lowest id on while it finds some, and then one page anywhere: not all, which are millions.
+    """
+    for kept in ("pgqueue_step", "pgqueue_note", "pgqueue_wait"):
+        after = 0
+        while True:
+            last, looked, deleted = _prune_page(work, kept, after)
+            if looked < PRUNED:
+                break
+            if not deleted:
+                most = f"SELECT max(message_id) FROM {kept} WHERE queue_id = %s"
+                _prune_page(work, kept, random.randint(last, work.value(most, [work.queue.pk])))
+                break
+            after = last
+    while len(work.fetch("prune_signals", {"batch": PRUNED})) == PRUNED:
+        pass
+
+
+def _prune_page(work: Work, kept: str, after: int) -> tuple[int, int, int]:
+    page = {"after": after, "batch": PRUNED}
+    [(last, looked, gone)] = work.fetch(
+        "look_steps", page, kept=kept, dead_message=_dead_message(work)
+    )
+    deleted = work.fetch("prune_steps", {"ids": gone}, kept=kept) if gone else []
+    return last, looked, len(deleted)
+
+
+def _dead_message(work: Work) -> str:
+    """The table of the queue's dead letters; without any its own."""
+    return own_table(MESSAGE, work.queue.dead_letter_queue_id or work.queue.pk)

@@ -22,6 +22,7 @@ from django_pgqueue.engine.rows import Delivery
 from django_pgqueue.engine.settle import outcomes, settling
 from django_pgqueue.engine.times import moment
 from django_pgqueue.errors import ImmutableMessage, LeaseLost, NeverRead
+from django_pgqueue.flows.durable import Durable
 from django_pgqueue.queues.announcing import announce_ended
 from django_pgqueue.queues.manager import MessageManager, MessageQuerySet
 from django_pgqueue.tables import columns
@@ -30,7 +31,7 @@ from django_pgqueue.tables.queue import Queue
 from django_pgqueue.types import Batch, Receipt, Wait, receipt_of
 
 
-class Message(OncePerQueue, models.Model):
+class Message(Durable, OncePerQueue, models.Model):
     """One message, queued or archived.
 
     Inserting a row sends the message, whether by ``Message.objects.send``, ``bulk_create``, plain

@@ -25,6 +25,8 @@ from django_pgqueue.engine.settle.outcomes import settle as settle_each
 from django_pgqueue.engine.settle.settling import Target
 from django_pgqueue.engine.subscriptions import positions
 from django_pgqueue.engine.subscriptions.positions import Start
+from django_pgqueue.flows.steps import note_of
+from django_pgqueue.flows.tables import Step
 from django_pgqueue.queues import announcing, results
 from django_pgqueue.queues.all_queues import QueuesManager, warn_of
 from django_pgqueue.queues.decorators import documented, takes, twin_of
@@ -526,6 +528,26 @@ class Operations(Generic[M]):
         [pk] = arguments.ids([message_id])
         opened = self._open()
         return Attempt.objects.of(pk, opened.source, using=opened.alias)
+
+    def steps(self, message_id: int) -> list[Step]:
+        """The steps that handlers of a message have done, in the order of their ends.
+
+        >>> [(step.name, step.value) for step in queue("orders").steps(7)]
+        [('charge', {'receipt': 'r-41'})]
+        """
+        [pk] = arguments.ids([message_id])
+        opened = self._open()
+        found = Step.objects.using(opened.alias).filter(queue_id=opened.id, message_id=pk)
+        return list(found.order_by("at", "name"))
+
+    @documented(note_of)
+    def note(self, message_id: int) -> Any:
+        """Return what a message's handler has noted last. None without a note."""
+        return self._run(note_of, message_id)
+
+    @twin_of(note)
+    def anote(self, *args, **kwargs):
+        return self.note(*args, **kwargs)
 
     @documented(redriving.redrive)
     def redrive(

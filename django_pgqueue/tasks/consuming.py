@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.db import DatabaseError, transaction
@@ -46,6 +46,11 @@ from django_pgqueue.tasks.results import (
 from django_pgqueue.types import Receipt
 from django_pgqueue.worker.running import refuse_unfinished
 
+if TYPE_CHECKING:
+    _TaskContext = TaskContext[..., Any]
+else:
+    _TaskContext = TaskContext
+
 #: Strategy for unknown tasks: during a deployment this process may not have the new code yet.
 _UNKNOWN_TASK = Exponential(first=5, longest=60, max_attempts=10)
 
@@ -58,6 +63,23 @@ _REFUSED_OPTION = re.compile(
 
 #: Whether a function is async. Task.call looks at each run, which takes longer than an empty task.
 _is_async = lru_cache(maxsize=1000)(iscoroutinefunction)
+
+
+class RunContext(_TaskContext):
+    """The context of a task's run, with the message that runs it: for its steps and notes.
+
+    ::
+
+        @task(takes_context=True)
+        def order(context, number):
+            receipt = context.message.step("charge", charge_card, number)
+    """
+
+    message: Message
+
+    def __init__(self, task_result: TaskResult[..., Any], message: Message) -> None:
+        super().__init__(task_result=task_result)
+        object.__setattr__(self, "message", message)
 
 
 @dataclass(frozen=True)
@@ -223,7 +245,7 @@ def _start(
     vars(message)["task_result"] = result
     # Not type(task_backends[alias]): in the run's own context Django would make a new backend.
     task_started.send(type(backend), task_result=result)
-    context = [TaskContext(task_result=result)] if task.takes_context else []
+    context = [RunContext(result, message)] if task.takes_context else []
     return task, result, [*context, *result.args]
 
 

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.utils import dateparse, timezone
@@ -19,18 +19,34 @@ from django_pgqueue.errors import (
     PgQueueError,
     QueueNotFound,
 )
-from django_pgqueue.models import ArchivedMessage, Attempt, LiveMessage, Message, Queue
+from django_pgqueue.models import ArchivedMessage, Attempt, LiveMessage, Message, Queue, queue
 from django_pgqueue.tasks.framework import (
     Task,
     TaskError,
     TaskResult,
     TaskResultDoesNotExist,
     TaskResultStatus,
+    task_backends,
 )
 from django_pgqueue.types import State
 
+if TYPE_CHECKING:
+    _TaskResult = TaskResult[..., Any]
+else:
+    _TaskResult = TaskResult
+
 #: The worker id of an attempt that is not stored.
 UNKNOWN = "unknown"
+
+
+class MessageResult(_TaskResult):
+    """The result of a task that a message runs."""
+
+    @property
+    def note(self) -> Any:
+        """What the task has noted last with ``context.message.note()``. None without a note."""
+        backend: Any = task_backends[self.backend]
+        return queue(self.task.queue_name, using=backend.database).note(int(self.id))
 
 
 def body_of(task: Task[..., Any], args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -89,7 +105,7 @@ def new_result(
     return_value: Any = None,
 ) -> TaskResult[..., Any]:
     """Return a TaskResult with these values."""
-    result: TaskResult[..., Any] = TaskResult(
+    result = MessageResult(
         task=task,
         id=result_id,
         args=args,

@@ -12,12 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 from asgiref.sync import async_to_sync
+from django.db import connections
 from django.utils import timezone
 
 from django_pgqueue import signals
-from django_pgqueue.acks import Discard, Reject, Retry
+from django_pgqueue.acks import Discard, Reject, Retry, Waiting
 from django_pgqueue.database.runner import DjangoRunner
 from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.flows.durable import open_blocks
 from django_pgqueue.handlers import Handler, autodiscover, handler_of, handlers
 from django_pgqueue.models import LiveMessage, Message, Queue
 from django_pgqueue.queues.bound import bound_to
@@ -168,6 +170,9 @@ class _Run(Execution):
 
     def handle(self, messages: list[Message]) -> None:
         """Run the handler and settle the messages. Without policies, raises the handler's error."""
+        before = open_blocks(connections[self._subscription.queue.alias])
+        for message in messages:
+            message._open_before = before  # steps are refused in the handler's transactions only
         if self._handler.locked:
             self._handle_locked(messages[0])
         elif self._handler.is_async:
@@ -200,7 +205,7 @@ class _Run(Execution):
     ) -> None:
         error = result.error
         decided = Exception if self._policies else (Discard, Reject, Retry)
-        if error is None or isinstance(error, decided):
+        if error is None or isinstance(error, (decided, Waiting)):
             super()._conclude(running, result, tell)
         else:
             self._subscription.end(running)

@@ -23,6 +23,8 @@ _MOMENTS = (
     ("group", "free_at"),
     ("claim", "until"),
     ("claim", "first_at"),
+    ("wait", "until"),
+    ("signal", "keep_until"),
 )
 
 # The delays of messages that subscriptions have not read.

@@ -41,6 +41,11 @@ class Release:
 
 
 @dataclass(frozen=True)
+class Parked:
+    """The handler waits for a signal or a time, which is stored. The delivery is not counted."""
+
+
+@dataclass(frozen=True)
 class Late:
     """The error of a handler whose message is settled already. It is stored as an attempt."""
 
@@ -48,7 +53,7 @@ class Late:
 
 
 #: How a message ends in this process: with an outcome, or without one.
-Ending = Outcome | Lost | Cancelled | Release | Late
+Ending = Outcome | Lost | Cancelled | Release | Parked | Late
 
 
 def announce(subscription: Subscription, outcomes: Sequence[tuple[Message, Ending]]) -> None:
@@ -57,7 +62,7 @@ def announce(subscription: Subscription, outcomes: Sequence[tuple[Message, Endin
     The followers of a lost message count as lost, too.
     """
     by_kind: dict[type, list[tuple[Message, Any]]] = {
-        kind: [] for kind in (Ack, Nack, Reject, Discard, Lost, Cancelled, Release)
+        kind: [] for kind in (Ack, Nack, Reject, Discard, Lost, Cancelled, Release, Parked)
     }
     for message, outcome in outcomes:
         for kind, ended in by_kind.items():
@@ -74,7 +79,7 @@ def announce(subscription: Subscription, outcomes: Sequence[tuple[Message, Endin
         failed=len(by_kind[Reject]),
         cancelled=len(by_kind[Cancelled]),
         lost=len(lost),
-        fetched=-len(by_kind[Release]),
+        fetched=-len(by_kind[Release]) - len(by_kind[Parked]),
     )
     if grouped := [message for message, _ in outcomes if message.group_key is not None]:
         subscription.buffer.promote(grouped)

@@ -24,6 +24,7 @@ from django_pgqueue.acks import (
     Nack,
     Outcome,
     Reject,
+    Waiting,
     decide,
     describe,
 )
@@ -34,7 +35,7 @@ from django_pgqueue.queues.bound import bound_to
 from django_pgqueue.worker.announcer import send, send_here
 from django_pgqueue.worker.connections import Limit, left_open, limited
 from django_pgqueue.worker.context import Context
-from django_pgqueue.worker.endings import Ending, Late, Lost, Release, announce
+from django_pgqueue.worker.endings import Ending, Late, Lost, Parked, Release, announce
 from django_pgqueue.worker.running import Result, Running, Stage, guarded, refuse_unfinished
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
@@ -291,7 +292,7 @@ class Execution:
                 self._subscription.name,
                 message=message,
                 seconds=seconds,
-                error=result.error,
+                error=None if isinstance(result.error, Waiting) else result.error,
             )
 
     def _pass_on(self, running: Running, result: Result) -> None:
@@ -301,6 +302,11 @@ class Execution:
             # No connection: neither a delivery nor an attempt is counted.
             send(signals.database_failed, name, operation="begin", error=result.error, wait=0.0)
             self._put((message, Release()) for message in running.messages)
+        elif isinstance(result.error, Waiting):
+            waits = result.error.message_id
+            parked = [message for message in running.messages if message.id == waits]
+            announce(self._subscription, [(message, Parked()) for message in parked])
+            self._put((m, Release()) for m in running.unsettled if m.id != waits)
         elif result.lost:
             # A lost lease rolled the transaction back. The other messages are retried; this run
             # was one of their attempts.

@@ -102,7 +102,7 @@ class Laboratory:
         took = time.monotonic() - began
         if code == 0 or code is None:
             return Verdict(mutant, None, took, output, timed_out=code is None)
-        found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", output, re.MULTILINE)
+        found = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - |$)", output, re.MULTILINE)
         if code != 1 or found is None:
             raise RuntimeError(f"{mutant.name}: pytest ended with {code}:\n{output}")
         catcher = found.group(1)
@@ -184,6 +184,33 @@ LIMITS_RACES = "tests/engine/read/test_limits_races.py"
 PROMISES = "tests/promises"
 SUBSCRIPTIONS = "tests/subscriptions"
 CURSOR = "django_pgqueue/engine/subscriptions"
+FLOWS = "django_pgqueue/flows"
+STEPS = "tests/flows/test_steps.py"
+BESIDE = "tests/flows/test_interleavings.py"
+WAITS_BESIDE = "tests/flows/test_waits_interleavings.py"
+LOST_ANSWERS = "tests/flows/test_lost_answers.py"
+LATE_WORKERS = (
+    f"{PROMISES}/test_kept.py::test_late_workers_and_cut_connections_store_no_second_value"
+)
+
+STORED_WITHOUT_FENCE = Change(
+    f"{FLOWS}/store_step.sql", "WHERE {settle/fence} AND", "WHERE {settle/chosen} AND"
+)
+STORED_WITHOUT_LOCK = Change(f"{FLOWS}/store_step.sql", "'PROCESSING' FOR UPDATE", "'PROCESSING'")
+STEPS_OF_ANY_QUEUE = Change(f"{FLOWS}/load_steps.sql", "s.queue_id = {queue_id} AND ", "")
+STORED_AFTER_THE_COMMIT = Change(
+    f"{FLOWS}/durable.py",
+    "                    stored, is_first = durable.store(name, _called(name, function, args, "
+    "kwargs))\n"
+    "                    if not is_first:  # nor are these the first writes\n"
+    "                        transaction.set_rollback(True, using=alias)\n"
+    "                    return stored\n",
+    "                    value = _called(name, function, args, kwargs)\n"
+    "                return durable.store(name, value)[0]\n",
+)
+NOTED_WITHOUT_FENCE = Change(
+    f"{FLOWS}/store_note.sql", "WHERE {settle/fence} AND", "WHERE {settle/chosen} AND"
+)
 
 MUTANTS = (
     Mutant(
@@ -1237,6 +1264,169 @@ MUTANTS = (
                 f"{CURSOR}/find.sql",
                 "                 UNION SELECT own WHERE own IS NOT NULL) AS running",
                 "                 ) AS running",
+            ),
+        ),
+    ),
+    Mutant(
+        "step-without-fence",
+        "a late worker stores a step",
+        (STEPS,),
+        (STORED_WITHOUT_FENCE,),
+    ),
+    Mutant(
+        "step-without-lock",
+        "a step is stored while a reader leases its message",
+        (BESIDE,),
+        (STORED_WITHOUT_LOCK,),
+    ),
+    Mutant(
+        "step-of-a-late-worker",
+        "a worker whose message was read again calls the functions of steps",
+        (STEPS,),
+        (Change(f"{FLOWS}/load_steps.sql", ") AS held) h", ") OR true AS held) h"),),
+    ),
+    Mutant(
+        "step-of-any-queue",
+        "a subscription finds the steps of its source",
+        ("tests/flows/test_notes.py",),
+        (STEPS_OF_ANY_QUEUE,),
+    ),
+    Mutant(
+        "step-in-a-split-batch",
+        "a step is lost while an extension splits the lease of its batch",
+        (BESIDE,),
+        (Change(f"{FLOWS}/steps.py", "range(1 if queue.source_id is None else 2)", "range(1)"),),
+    ),
+    Mutant(
+        "step-called-again",
+        "a step whose store had no answer is done again",
+        (LOST_ANSWERS,),
+        (
+            Change(
+                f"{FLOWS}/steps.py", "            self._stored = None  # it may", "            #"
+            ),
+        ),
+    ),
+    Mutant(
+        "atomic-step-in-two-commits",
+        "the writes of an atomic step commit without its value",
+        (STEPS,),
+        (STORED_AFTER_THE_COMMIT,),
+    ),
+    Mutant(
+        "atomic-step-written-twice",
+        "an atomic step writes again beside its own lost commit",
+        (BESIDE,),
+        (Change(f"{FLOWS}/durable.py", "if not is_first:", "if False:"),),
+    ),
+    Mutant(
+        "note-without-fence",
+        "a late worker stores a note",
+        (STEPS,),
+        (NOTED_WITHOUT_FENCE,),
+    ),
+    *(
+        Mutant(f"promise-{name}", bug, tests, (change,))
+        for name, bug, tests, change in (
+            (
+                "late-step",
+                "a late worker stores a step",
+                (LATE_WORKERS,),
+                STORED_WITHOUT_FENCE,
+            ),
+            (
+                "step-beside-a-reader",
+                "a step is stored while a reader leases its message",
+                (LATE_WORKERS,),
+                STORED_WITHOUT_LOCK,
+            ),
+            (
+                "late-note",
+                "a late worker stores a note",
+                (LATE_WORKERS,),
+                NOTED_WITHOUT_FENCE,
+            ),
+            (
+                "atomic-step-in-two-commits",
+                "the writes of an atomic step commit without its value",
+                (LATE_WORKERS,),
+                STORED_AFTER_THE_COMMIT,
+            ),
+            (
+                "step-of-any-queue",
+                "a subscription finds the steps of its source",
+                (
+                    f"{PROMISES}/test_kept.py::test_subscriptions_and_their_source_have_steps_of_their_own",
+                ),
+                STEPS_OF_ANY_QUEUE,
+            ),
+        )
+    ),
+    Mutant(
+        "wait-counted",
+        "a wait counts its delivery",
+        ("tests/flows/test_waits.py",),
+        (Change(f"{FLOWS}/wait.sql", "greatest(d.read_ct - 1, 0)", "d.read_ct"),),
+    ),
+    Mutant(
+        "wait-beside-a-signal",
+        "a message that begins to wait does not lock its signal",
+        (WAITS_BESIDE,),
+        (
+            Change(
+                f"{FLOWS}/lock_signal.sql",
+                "INSERT INTO pgqueue_signal (key, keep_until)\n"
+                "VALUES (%(key)s::text, statement_timestamp() + %(timeout)s::interval + "
+                "interval '1 day')\n",
+                "SELECT sent_at IS NOT NULL, value::text FROM pgqueue_signal WHERE key = "
+                "%(key)s::text UNION ALL SELECT false, NULL ORDER BY 1 DESC LIMIT 1 /*",
+            ),
+            Change(
+                f"{FLOWS}/lock_signal.sql",
+                "RETURNING sent_at IS NOT NULL, value::text\n",
+                "%(timeout)s */\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "wait-decided-twice",
+        "a timeout ends a wait that a signal has ended",
+        (WAITS_BESIDE,),
+        (
+            Change(
+                f"{FLOWS}/waits.py",
+                "            if stored is not None:\n                return stored\n",
+                "",
+            ),
+            Change(
+                f"{FLOWS}/waits.py",
+                "            if was_sent:\n                return steps.end_wait",
+                "            if False:\n                return steps.end_wait",
+            ),
+            Change(
+                f"{FLOWS}/store_step.sql",
+                "DO UPDATE SET at = pgqueue_step.at",
+                "DO UPDATE SET value = excluded.value",
+            ),
+        ),
+    ),
+    Mutant(
+        "signal-sees-no-wait",
+        "a signal does not look for the waits that were stored while it waited for their lock",
+        (WAITS_BESIDE,),
+        (
+            Change(
+                f"{DDL}/flows.sql",
+                "RETURNS bigint LANGUAGE plpgsql {pinned} AS $$\nDECLARE\n    waited bigint;\n",
+                "RETURNS bigint LANGUAGE plpgsql {pinned} AS $$\nDECLARE\n    waited bigint;\n"
+                "    seen bigint[] := ARRAY(SELECT message_id FROM {schema}.pgqueue_wait "
+                "WHERE key = signal_key);\n",
+            ),
+            Change(
+                f"{DDL}/flows.sql",
+                "DELETE FROM {schema}.pgqueue_wait WHERE key = signal_key RETURNING",
+                "DELETE FROM {schema}.pgqueue_wait WHERE key = signal_key "
+                "AND message_id = ANY(seen) RETURNING",
             ),
         ),
     ),

@@ -277,6 +277,7 @@ def test_secrets_are_masked(value, masked):
         {"token": {"hunter2": {"hunter2": "hunter2"}}},
         {'say "token': "hunter2"},
         {"password": 'with \\" quotes, hunter2'},
+        {"password": 'hunter2" with a quote'},
         {"secret": 1, "n": {"authorization": "hunter2"}},
     ],
 )

@@ -29,7 +29,7 @@ def test_no_page_asks_more_than_15_times(client, db):
 def test_page_of_a_message_that_has_everything_asks_no_more_than_15_times(
     client, orders, dead_letters
 ):
-    """A dead letter of 5 MB with failed attempts, group neighbours and a log."""
+    """A dead letter of 5 MB with failed attempts, steps, a note, group neighbours and a log."""
     client.force_login(scenes.superuser())
     worker = consumer("orders")
     pk = orders.send({"text": "x" * 5_000_000}, group="g")
@@ -43,6 +43,8 @@ def test_page_of_a_message_that_has_everything_asks_no_more_than_15_times(
             process_id=worker.pk,
         )
     [message] = orders.read()
+    message.step("charge", lambda: 41)
+    message.note({"row": 7})
     message.reject("no card")
     after = dead_letters.send(1, group="g")
     act(client, "message", "readable", pk)
@@ -52,6 +54,7 @@ def test_page_of_a_message_that_has_everything_asks_no_more_than_15_times(
 
     assert queries(asked) <= MOST
     assert "web-1:7" in text
+    assert "Step &quot;charge&quot; done" in text
     assert f"/message/{after}/change/" in text.partition("In its group")[2]
     assert f"/queue/{Queue.objects.get(name='orders').pk}/overview/" in text
     assert "pgqueue-log" in text

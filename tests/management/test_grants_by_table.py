@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 from django.db import DatabaseError, IntegrityError
+from django.utils import timezone
 
 from django_pgqueue import queue
 from django_pgqueue.ddl.grants import KINDS
@@ -19,8 +20,11 @@ from django_pgqueue.models import (
     BulkAction,
     GroupSetting,
     Message,
+    Note,
+    PendingWait,
     Queue,
     Schedule,
+    Step,
 )
 from django_pgqueue.queues.bulk import Kind
 from tests.conftest import rolled_back, run_sql
@@ -56,6 +60,10 @@ pgqueue_history         -/-         SIU/SIU     SIU/SIU     S/S         SIU/SIU
 pgqueue_mark            -/-         SI/SI       SIUD/SIUD   S/S         SI/SI
 pgqueue_acknowledgement -/-         -/-         SIUD/SIUD   S/S         S/S
 pgqueue_attempt         -/-         SID/-       SID/-       S/-         SID/-
+pgqueue_step            -/-         SIUD/-      SIUD/-      S/-         SIUD/-
+pgqueue_note            -/-         SIUD/-      SIUD/-      S/-         SIUD/-
+pgqueue_wait            -/-         SIUD/-      SIUD/-      S/-         SIUD/-
+pgqueue_signal          -/-         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
 pgqueue_schedule        -/-         SIU/-       SIUD/-      S/-         SIU/-
 pgqueue_bulk_action     -/-         -/-         SIUD/-      S/-         S/-
 pgqueue_bulk_action_part -/-         -/-         SIUD/-      S/-         S/-
@@ -84,6 +92,9 @@ def one_of_each(queues: None) -> None:
         queue(name).archive(queue(name).send("done"))
         pk = queue(name).send("waits")
         Attempt.objects.create(queue=found, message_id=pk, attempt=1)
+        Step.objects.create(queue=found, message_id=pk, name="charge")
+        Note.objects.create(queue=found, message_id=pk)
+        PendingWait.objects.create(queue=found, message_id=pk, name="sleep", until=timezone.now())
         Schedule.objects.create(name=name, queue=found, interval=dt.timedelta(days=1))
         GroupSetting.objects.create(queue=found, group_key="g", limit=5)
         BulkAction.objects.begin(found, Kind.PURGE, [pk], {})

@@ -42,6 +42,7 @@ NO_TWIN = {
             "redrive",
             "repartition",
             "replay",
+            "steps",
             "subscribe",
         ),
         *("drained", "group", "next_due", "settle", "why"),

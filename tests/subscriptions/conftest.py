@@ -27,12 +27,12 @@ def audit(committed_orders: BoundQueue) -> BoundQueue:
 
 
 @pytest.fixture
-def gate(committed: None) -> Iterator[Callable[[str, str], Gate]]:
+def gate(committed: None) -> Iterator[Callable[..., Gate]]:
     """``gate("pgqueue_cursor", "DELETE")`` stops actors before that; see :class:`Gate`."""
     gates: list[Gate] = []
 
-    def close(table: str, event: str) -> Gate:
-        gates.append(Gate(table, event))
+    def close(table: str, event: str, when: str = "BEFORE") -> Gate:
+        gates.append(Gate(table, event, when))
         return gates[-1]
 
     yield close

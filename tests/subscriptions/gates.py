@@ -17,10 +17,11 @@ _LOCK = 4711
 class Gate:
     """A trigger before a statement's change of a table, which waits until the gate is opened.
 
-    It stops only actors that :meth:`stops`. The statement has taken its snapshot by then.
+    It stops only actors that :meth:`stops`. The statement has taken its snapshot by then. With
+    ``when="AFTER"`` it has made its change, and holds its locks.
     """
 
-    def __init__(self, table: str, event: str) -> None:
+    def __init__(self, table: str, event: str, when: str = "BEFORE") -> None:
         self._table = table
         run_sql(f"SELECT pg_advisory_lock({_LOCK})")
         run_sql(
@@ -29,7 +30,7 @@ class Gate:
             f"PERFORM pg_advisory_xact_lock_shared({_LOCK}); END IF; RETURN NULL; END $$"
         )
         run_sql(
-            f"CREATE TRIGGER tests_gate BEFORE {event} ON {table} "
+            f"CREATE TRIGGER tests_gate {when} {event} ON {table} "
             "FOR EACH STATEMENT EXECUTE FUNCTION tests_gate()"
         )
 

@@ -87,6 +87,22 @@ def second_time_lucky(context: TaskContext) -> dict[str, Any]:
     return {"attempt": context.attempt, "status": result.status, "errors": len(result.errors)}
 
 
+CALLS: list[str] = []
+
+
+@task(takes_context=True)
+def in_steps(context: Any, order: int) -> Any:
+    """Does a step and a note, and waits for a signal."""
+    receipt = context.message.step("charge", _charge, order)
+    context.message.note({"charged": order}, flush=True)
+    return [receipt, context.message.wait_for(f"paid:{order}", timeout="1d")]
+
+
+def _charge(order: int) -> str:
+    CALLS.append("charge")
+    return f"r-{order}"
+
+
 @task()
 def double_keys(key: Any) -> Any:
     return {key: key * 2}

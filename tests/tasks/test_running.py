@@ -15,7 +15,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.db import connections
 
-from django_pgqueue import handlers, queue
+from django_pgqueue import handlers, queue, signal
 from django_pgqueue.errors import InvalidArgument, MessageCancelled, PgQueueError
 from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Process
 from django_pgqueue.retries import Constant
@@ -143,6 +143,21 @@ def test_return_values_come_back(committed_backend, done, value):
     result = done(sample.give, value)
 
     assert result.return_value == (list(value) if isinstance(value, tuple) else value)
+
+
+def test_a_task_has_the_steps_notes_and_waits_of_its_message(committed_backend):
+    sample.CALLS.clear()
+    result = sample.in_steps.enqueue(7)
+    register()
+    drain("default")
+
+    result = committed_backend.get_result(result.id)
+    assert (result.status, result.note) == (READY, {"charged": 7})
+    assert signal("paid:7", "yes") == 1
+    drain("default")
+    result.refresh()
+    assert result.return_value == ["r-7", "yes"]
+    assert sample.CALLS == ["charge"]
 
 
 def test_the_context_is_given(committed_backend, work):

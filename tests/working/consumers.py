@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -24,6 +25,8 @@ from django_pgqueue.models import Message
 from django_pgqueue.retries import Constant
 from django_pgqueue.worker import ticker
 from tests.app.models import Order
+from tests.promises.full_speed import Journal
+from tests.promises.stepping import Stepper
 from tests.working.history import record
 
 RETRY = Constant(seconds=0.05, max_attempts=20)
@@ -146,6 +149,13 @@ async def asleep(message: Message) -> None:
     """Waits in the thread that runs the queries of async handlers."""
     record("deliver", op=message.body["op"])
     await sync_to_async(time.sleep)(60)
+
+
+# Handlers of steps; their process has a file of notes.
+if folder := os.environ.get("STEPS_NOTES"):
+    stepper = Stepper(Journal(Path(folder) / f"{os.getpid()}.notes"), os.getpid())
+    consumer("steps", retry=RETRY)(stepper.run)
+    consumer("async-steps", retry=RETRY, max_workers=10)(stepper.arun)
 
 
 class StuckHandler(logging.Handler):

@@ -30,6 +30,8 @@ OURS = (
     "pgqueue_fall_asleep",
     "pgqueue_message",
     "pgqueue_archive",
+    "pgqueue_step",
+    "pgqueue_note",
 )
 
 PARTITION = re.compile(r"pgqueue_(?:message|archive)_q(\d+)")
