@@ -158,9 +158,10 @@ class Waiting(BaseException):
     ``except Exception`` lets it pass.
     """
 
-    def __init__(self, message_id: int) -> None:
-        super().__init__(f"message {message_id} waits")
-        self.message_id = message_id
+    def __init__(self, message: object) -> None:
+        super().__init__(f"{message} waits")
+        #: The message that waits.
+        self.message = message
 
 
 Outcome = Ack | Nack | Reject | Discard

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, transaction
 
+from django_pgqueue.acks import Waiting
 from django_pgqueue.engine.open_queue import OpenQueue
-from django_pgqueue.errors import InvalidArgument, StepRefused
+from django_pgqueue.errors import InvalidArgument, StepRefused, TimedOut
 from django_pgqueue.flows import steps, waits
 from django_pgqueue.flows.steps import Steps
 from django_pgqueue.flows.waits import Span
@@ -34,8 +36,8 @@ class Durable:
 
     #: What this delivery knows of the message's steps. Set by the first step or note.
     _steps: Steps | None = None
-    #: How many transactions were open when the handler started. Set by tests that drain a queue.
-    _open_before = 0
+    #: How many transactions were open when the handler started, by database. Set by drain().
+    _open_before: Mapping[str, int] = MappingProxyType({})
 
     def step(
         self,
@@ -71,7 +73,7 @@ class Durable:
         value that is not JSON; LeaseLost if the message was read again, so a late worker stores
         nothing; StepRefused inside a transaction, which may roll the value back; NeverRead.
         """
-        _refuse_other_functions(name, function)
+        _refuse(name, function)
         if iscoroutinefunction(function):
             raise InvalidArgument(_AWAIT.format(name=name))
         return self._in_sync_code("step", lambda: self._step(name, function, args, kwargs, atomic))
@@ -86,7 +88,7 @@ class Durable:
         **kwargs: Any,
     ) -> Any:
         """The async twin of :meth:`step`. The function may be async, unless ``atomic``."""
-        _refuse_other_functions(name, function)
+        _refuse(name, function)
         if atomic and iscoroutinefunction(function):
             raise InvalidArgument(
                 f"step {name!r} is atomic, and its function is async: Django's transactions need "
@@ -165,7 +167,7 @@ class Durable:
         Arguments:
             value: JSON of at most 16 KiB.
             flush: stores the note in any case. Otherwise a note within a second of the last stored
-                one is left out.
+                one is left out, and not stored later.
 
         ::
 
@@ -229,8 +231,7 @@ class Durable:
         return self._wait(f"wait_for {waits.signal_key(key)}", key, timeout)
 
     def _sleep(self, length: Span, name: str) -> None:
-        steps.step_name(name)
-        self._wait(f"sleep {name}", None, length)
+        self._wait(f"sleep {waits.signal_key(name, 'the name of a sleep')}", None, length)
 
     def _wait(self, name: str, key: str | None, timeout: Span) -> Any:
         durable = self._durable()
@@ -240,7 +241,12 @@ class Durable:
                 f"message {self.id} is in group {self.group_key!r}, whose other messages would "
                 f"wait with it: send to a queue without groups what waits"
             )
-        return waits.wait(durable, name, key, timeout)
+        outcome = waits.wait(durable, name, key, timeout)
+        if outcome is None:
+            raise Waiting(self)
+        if key is not None and "signal" not in outcome:
+            raise TimedOut(key)
+        return outcome.get("signal")
 
     def _note(self, value: Any, flush: bool) -> None:
         durable = self._durable()
@@ -258,8 +264,9 @@ class Durable:
     def _refuse_transaction(self, what: str) -> None:
         """Raise StepRefused in a transaction that the handler, or its ack policy, has opened."""
         connection = connections[self._leased_from.alias]
-        if open_blocks(connection) > self._open_before or not (
-            connection.in_atomic_block or connection.get_autocommit()
+        is_manual = not (connection.in_atomic_block or connection.get_autocommit())
+        if is_manual or any(
+            number > self._open_before.get(alias, 0) for alias, number in open_blocks().items()
         ):
             raise StepRefused(what, self.id)
 
@@ -273,12 +280,23 @@ class Durable:
             ) from error
 
 
-def open_blocks(connection: Any) -> int:
-    """Return how many transactions and savepoints are open, without those of Django's TestCase."""
-    return sum(not getattr(each, "_from_testcase", False) for each in connection.atomic_blocks)
+def open_blocks() -> dict[str, int]:
+    """Return how many transactions and savepoints are open in this thread, by their database.
+
+    Those of Django's TestCase do not count.
+    """
+    return {
+        connection.alias: sum(
+            not getattr(each, "_from_testcase", False) for each in connection.atomic_blocks
+        )
+        for connection in connections.all(initialized_only=True)
+    }
 
 
-def _refuse_other_functions(name: str, function: object) -> None:
+def _refuse(name: object, function: object) -> None:
+    """Raise InvalidArgument for the name of a wait, and for what is no function."""
+    if isinstance(name, str) and name.startswith(("wait_for ", "sleep ")):
+        raise InvalidArgument(f"step {name!r} has the name of a wait: choose another")
     if not callable(function):
         raise InvalidArgument(
             f"step {name!r} takes a function and its arguments, not {function!r}: pass "

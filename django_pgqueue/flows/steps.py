@@ -37,10 +37,6 @@ class Steps:
         self._begun: set[str] = set()
         self._next_note = 0.0
 
-    @property
-    def message_id(self) -> int:
-        return self._receipt.id
-
     def transaction(self) -> AbstractContextManager[Any]:
         """A transaction on the queue's database."""
         return self._queue.runner.transaction()
@@ -58,12 +54,7 @@ class Steps:
                 f"f'{name}-{{n}}' in a loop"
             )
         if self._stored is None:
-            rows = self._run("load_steps", {"id": self._receipt.id})
-            self._stored = {
-                name: None if text is None else decode(text)
-                for _, name, text in rows
-                if name is not None
-            }
+            self._stored = self._load(None)
         self._begun.add(name)
         return name in self._stored, self._stored.get(name)
 
@@ -91,10 +82,17 @@ class Steps:
 
     def outcome(self, name: str) -> dict[str, Any] | None:
         """Return the outcome of a wait if it is stored by now. Raises LeaseLost."""
-        self._stored = None
-        self._begun.discard(name)
-        found: dict[str, Any] | None = self.begin(name)[1]
+        found: dict[str, Any] | None = self._load(name).get(name)
         return found
+
+    def _load(self, name: str | None) -> dict[str, Any]:
+        """Return the values of the stored steps, or of one of them, by name. Raises LeaseLost."""
+        rows = self._run("load_steps", {"id": self._receipt.id, "name": name})
+        return {
+            name: None if text is None else decode(text)
+            for _, name, text in rows
+            if name is not None
+        }
 
     def park(self, name: str, key: str | None, timeout: dt.timedelta) -> bool:
         """Let the message wait, or end its wait after the deadline. Returns whether it is over."""
@@ -103,7 +101,9 @@ class Steps:
         return bool(is_over)
 
     def end_wait(self, name: str, outcome: dict[str, Any]) -> dict[str, Any]:
-        """Store the outcome of a wait. Returns what is stored."""
+        """End a wait, and store its outcome. Returns what is stored."""
+        params = {"id": self._receipt.id, "name": name}
+        self._queue.runner.run(render("end_wait", self._queue.id, (), __package__), params)
         # A signal's value had its limit, which this may exceed by the outcome's own characters.
         stored: dict[str, Any]
         stored, _ = self._store(name, arguments.json_text(outcome, "the outcome"))

@@ -8,10 +8,10 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 
-from django_pgqueue.acks import Waiting
 from django_pgqueue.database.runner import runner
 from django_pgqueue.engine import arguments
-from django_pgqueue.errors import InvalidArgument, TimedOut
+from django_pgqueue.engine.sqlstates import DEADLOCK, SERIALIZATION_FAILURE, sqlstate
+from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.flows.steps import STEP_BYTES, Steps, json_value
 from django_pgqueue.tables.queue import Queue
 
@@ -19,6 +19,8 @@ __all__ = ["asignal", "signal"]
 
 #: How long a signal is kept for waits that begin after it.
 KEPT = dt.timedelta(days=7)
+#: How often a wait is tried that the server ends because of a deadlock.
+_TRIES = 5
 #: The most characters of a signal's key.
 LONGEST_KEY = 200
 _SEND = "SELECT pgqueue_signal(%(key)s::text, %(value)s::jsonb, %(keep)s::interval)"
@@ -59,22 +61,25 @@ async def asignal(
     return await sync_to_async(signal)(key, value, keep_for=keep_for, using=using)
 
 
-def wait(steps: Steps, name: str, key: str | None, timeout: Span) -> Any:
-    """Wait for a signal, or without a key for a time. Returns the signal's value.
+def wait(steps: Steps, name: str, key: str | None, timeout: Span) -> dict[str, Any] | None:
+    """Return the outcome of a wait; None if there is none yet: the message waits.
 
-    Raises Waiting unless the wait is over, TimedOut, LeaseLost, and InvalidArgument for a name
-    that this delivery has used before.
+    Raises LeaseLost, and InvalidArgument for a name that this delivery has used before.
     """
     length = span(timeout, "timeout")
     done, outcome = steps.begin(name)
-    if not done:
-        with steps.under_way(name):
-            outcome = _outcome(steps, name, key, length)
-        if outcome is None:
-            raise Waiting(steps.message_id)
-    if key is not None and "signal" not in outcome:
-        raise TimedOut(key)
-    return outcome.get("signal")
+    if done:
+        found: dict[str, Any] = outcome
+        return found
+    with steps.under_way(name):
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                return _outcome(steps, name, key, length)
+            except Exception as error:
+                # With a transaction that has locked the message, and now sends the signal.
+                if not tries_left or sqlstate(error) not in (DEADLOCK, SERIALIZATION_FAILURE):
+                    raise
+    return None
 
 
 def _outcome(
@@ -99,13 +104,11 @@ def _outcome(
         return steps.end_wait(name, {"timed_out": True})
 
 
-def signal_key(key: object) -> str:
-    """Validate the key of a signal. Raises InvalidArgument."""
-    checked = arguments.key(key, "the key of a signal")
+def signal_key(key: object, what: str = "the key of a signal") -> str:
+    """Validate the key of a signal, or the name of a sleep. Raises InvalidArgument."""
+    checked = arguments.key(key, what)
     if checked is None or len(checked) > LONGEST_KEY:
-        raise InvalidArgument(
-            f"the key of a signal must be text of 1 to {LONGEST_KEY} characters, not {key!r}"
-        )
+        raise InvalidArgument(f"{what} must be text of 1 to {LONGEST_KEY} characters, not {key!r}")
     return checked
 
 

@@ -66,33 +66,39 @@ def prune_attempts(work: Work) -> None:
 
 
 def prune_steps(work: Work) -> None:
-    """Delete steps, notes and waits whose message is gone, and signals that are kept no longer.
+    """Delete steps and notes whose message is gone, waits of ended messages, and old signals.
 
-    Messages go in the order of their ids, but for single ones that were deleted. So this reads from
-    the lowest id on while it finds some, and then one page anywhere: not all, which are millions.
+    Messages go in the order of their ids, but for single ones that were deleted. So this looks at
+    the lowest ids, and then from a random one on, each time for as long as it finds some: not at
+    all, which are millions.
     """
-    for kept in ("pgqueue_step", "pgqueue_note", "pgqueue_wait"):
-        after = 0
-        while True:
-            last, looked, deleted = _prune_page(work, kept, after)
-            if looked < PRUNED:
-                break
-            if not deleted:
-                most = f"SELECT max(message_id) FROM {kept} WHERE queue_id = %s"
-                _prune_page(work, kept, random.randint(last, work.value(most, [work.queue.pk])))
-                break
-            after = last
-    while len(work.fetch("prune_signals", {"batch": PRUNED})) == PRUNED:
-        pass
+    for kept in ("pgqueue_step", "pgqueue_note"):
+        last = _prune_pages(work, kept, 0)
+        if last is not None:
+            most = f"SELECT max(message_id) FROM {kept} WHERE queue_id = %s"
+            _prune_pages(work, kept, random.randint(last, work.value(most, [work.queue.pk])))
+    for statement in ("prune_waits", "prune_signals"):
+        while len(work.fetch(statement, {"batch": PRUNED})) == PRUNED:
+            pass
 
 
-def _prune_page(work: Work, kept: str, after: int) -> tuple[int, int, int]:
-    page = {"after": after, "batch": PRUNED}
-    [(last, looked, gone)] = work.fetch(
-        "look_steps", page, kept=kept, dead_message=_dead_message(work)
-    )
-    deleted = work.fetch("prune_steps", {"ids": gone}, kept=kept) if gone else []
-    return last, looked, len(deleted)
+def _prune_pages(work: Work, kept: str, after: int) -> int | None:
+    """Prune pages while they have something to delete. Returns the last id; None at the end."""
+    queue = work.queue
+    tables: dict[str, Any] = {
+        "kept": kept,
+        "source_message": own_table(MESSAGE, queue.source_id or queue.pk),
+        "dead_message": _dead_message(work),
+    }
+    while True:
+        page = {"after": after, "batch": PRUNED}
+        [(last, looked, gone)] = work.fetch("look_steps", page, **tables)
+        deleted = gone and work.fetch("prune_steps", {"ids": gone}, kept=kept)
+        if looked < PRUNED:
+            return None
+        if not deleted:
+            return int(last)
+        after = last
 
 
 def _dead_message(work: Work) -> str:

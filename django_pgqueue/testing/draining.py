@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from asgiref.sync import async_to_sync
-from django.db import connections
 from django.utils import timezone
 
 from django_pgqueue import signals
@@ -170,7 +169,7 @@ class _Run(Execution):
 
     def handle(self, messages: list[Message]) -> None:
         """Run the handler and settle the messages. Without policies, raises the handler's error."""
-        before = open_blocks(connections[self._subscription.queue.alias])
+        before = open_blocks()
         for message in messages:
             message._open_before = before  # steps are refused in the handler's transactions only
         if self._handler.locked:

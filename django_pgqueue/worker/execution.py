@@ -292,7 +292,7 @@ class Execution:
                 self._subscription.name,
                 message=message,
                 seconds=seconds,
-                error=None if isinstance(result.error, Waiting) else result.error,
+                error=None if _parked(running, result.error) else result.error,
             )
 
     def _pass_on(self, running: Running, result: Result) -> None:
@@ -302,11 +302,9 @@ class Execution:
             # No connection: neither a delivery nor an attempt is counted.
             send(signals.database_failed, name, operation="begin", error=result.error, wait=0.0)
             self._put((message, Release()) for message in running.messages)
-        elif isinstance(result.error, Waiting):
-            waits = result.error.message_id
-            parked = [message for message in running.messages if message.id == waits]
-            announce(self._subscription, [(message, Parked()) for message in parked])
-            self._put((m, Release()) for m in running.unsettled if m.id != waits)
+        elif parked := _parked(running, result.error):
+            announce(self._subscription, [(parked, Parked())])
+            self._put((m, Release()) for m in running.unsettled if m is not parked)
         elif result.lost:
             # A lost lease rolled the transaction back. The other messages are retried; this run
             # was one of their attempts.
@@ -475,6 +473,13 @@ def committing(using: str) -> Iterator[Commit]:
         if not committed:
             raise
         commit.hook_error = error
+
+
+def _parked(running: Running, error: BaseException | None) -> Message | None:
+    """The message of a run that waits now, which ended the run."""
+    if not isinstance(error, Waiting):
+        return None
+    return next((message for message in running.messages if message is error.message), None)
 
 
 def _is_conflict(error: BaseException | None) -> bool:

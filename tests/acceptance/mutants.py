@@ -1418,7 +1418,8 @@ MUTANTS = (
             Change(
                 f"{DDL}/flows.sql",
                 "RETURNS bigint LANGUAGE plpgsql {pinned} AS $$\nDECLARE\n    waited bigint;\n",
-                "RETURNS bigint LANGUAGE plpgsql {pinned} AS $$\nDECLARE\n    waited bigint;\n"
+                "RETURNS bigint LANGUAGE plpgsql {pinned} AS $$\nDECLARE\n"
+                "    waited bigint;\n"
                 "    seen bigint[] := ARRAY(SELECT message_id FROM {schema}.pgqueue_wait "
                 "WHERE key = signal_key);\n",
             ),

@@ -168,7 +168,7 @@ def test_a_function_that_only_triggers_and_operators_call_is_not_public(orders):
         *("give_slots", "group_rule", "leased", "lock_slots", "look_at_slots", "may_start"),
         *("need_read_committed", "recheck_id", "slots_freed", "slots_of", "spacing"),
         *("audit", "drop_audited", "fall_asleep", "started", "usual_groups"),
-        *("leave_lease", "own_snapshot", "passed", "reader_asleep", "shows", "signal"),
+        *("leave_lease", "own_snapshot", "passed", "reader_asleep", "shows"),
     )
     assert public == {f"pgqueue_{name}" for name in called}
 

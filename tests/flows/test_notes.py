@@ -7,7 +7,8 @@ import pytest
 from django_pgqueue.errors import InvalidMessage, LeaseLost, QueueNotFound
 from django_pgqueue.flows import steps
 from django_pgqueue.flows.steps import NOTE_BYTES
-from django_pgqueue.models import Message, Note, queue
+from django_pgqueue.maintenance import upkeep
+from django_pgqueue.models import Message, Note, Step, queue
 from tests.flows.test_steps import again, leased
 
 
@@ -146,9 +147,22 @@ def test_maintenance_deletes_steps_and_notes_after_their_message(committed_order
     assert [len(orders.steps(message.id)) for message in messages] == [0, 2, 0, 2]
 
 
-def test_maintenance_finds_steps_anywhere_in_time(committed_orders, monkeypatch):
-    from django_pgqueue.maintenance import upkeep
+def test_maintenance_goes_on_behind_a_message_with_many_steps(committed_orders, monkeypatch):
+    monkeypatch.setattr(upkeep, "PRUNED", 3)
+    committed_orders.send_batch([{}] * 31)
+    live, *gone = committed_orders.read(qty=31)
+    for number in range(9):
+        live.step(f"rows-{number}", lambda: 1)
+    for message in gone:
+        message.step("a", lambda: 1)
+    committed_orders.delete(gone)
+    committed_orders.maintain()
 
+    assert len(committed_orders.steps(live.id)) == 9
+    assert Step.objects.count() == 9
+
+
+def test_maintenance_finds_steps_anywhere_in_time(committed_orders, monkeypatch):
     monkeypatch.setattr(upkeep, "PRUNED", 3)
     committed_orders.send_batch([{}] * 30)
     messages = committed_orders.read(qty=30)

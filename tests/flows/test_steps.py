@@ -297,6 +297,18 @@ def test_erasing_a_message_erases_its_steps_and_its_note(orders):
     assert orders.note(other.id) == {"row": 1}
 
 
+def test_erasing_a_dead_letter_erases_the_steps_of_its_source(orders, dead_letters):
+    orders.send({})
+    message = leased()
+    message.step("charge", take, 1)
+    message.note({"row": 1}, flush=True)
+    orders.fail({message.receipt: "no such ship"})
+    Message.objects.filter(pk=message.id).delete()
+
+    assert steps(message.id) == []
+    assert orders.note(message.id) is None
+
+
 def test_dropping_a_queue_drops_its_steps(orders):
     orders.send({})
     leased().step("charge", take, 1)
@@ -318,6 +330,27 @@ def test_a_step_in_a_transaction_is_refused_before_its_function_runs(orders):
         message.step("charge", take, 1, atomic=True)
     with transaction.atomic(), pytest.raises(StepRefused, match="note of message"):
         message.note({"row": 1})
+    assert TAKEN == []
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_a_step_in_a_transaction_of_another_database_is_refused(committed_orders):
+    committed_orders.send({})
+    message = leased()
+
+    with transaction.atomic(using="other"), pytest.raises(StepRefused):
+        message.step("charge", take, 1)
+    assert TAKEN == []
+    assert message.step("charge", take, 2) == {"receipt": 2}
+
+
+def test_the_names_of_waits_are_no_names_of_steps(orders):
+    orders.send({})
+    message = leased()
+
+    for name in ("wait_for paid:7", "sleep sleep"):
+        with pytest.raises(InvalidArgument, match="has the name of a wait"):
+            message.step(name, take, 1)
     assert TAKEN == []
 
 

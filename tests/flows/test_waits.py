@@ -21,9 +21,14 @@ from django_pgqueue.errors import (
 )
 from django_pgqueue.flows.steps import STEP_BYTES
 from django_pgqueue.models import PendingWait, SentSignal, queue
+from django_pgqueue.retries import NoRetry
 from django_pgqueue.testing import drain, travel
 from tests.conftest import run_sql
 from tests.flows.test_steps import again, leased
+from tests.management.calling import call
+from tests.management.roles import acting, role
+
+__all__ = ["role"]
 
 DAY = dt.timedelta(days=1)
 
@@ -318,13 +323,22 @@ def test_retention_keeps_the_partition_of_a_waiting_message(committed):
     assert message.wait_for("paid:7", timeout="3d") == 41
 
 
-def test_a_cancelled_message_waits_no_more(orders):
-    pk = orders.send({})
+def test_a_message_that_has_ended_waits_no_more(orders):
+    cancelled = orders.send({})
     park(leased())
-    assert orders.cancel(pk) == [pk]
+    expired = orders.send({}, expires=DAY)
+    park(leased())
+    replaced = orders.send({}, unique="o", until="done", on_conflict="replace")
+    park(leased())
+    assert orders.cancel(cancelled) == [cancelled]
+    orders.send({}, unique="o", until="done", on_conflict="replace")
+    travel(2 * DAY)
+    run_sql("UPDATE pgqueue_deferred SET vt = now() - interval '1 s' WHERE id = %s", [expired])
+    live = leased()
+    park(live)
 
-    signal("paid:7")
-    assert orders.read() == []
+    assert signal("paid:7") == 1
+    assert [len(orders.steps(pk)) for pk in (cancelled, expired, replaced, live.id)] == [0, 0, 0, 1]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -340,6 +354,73 @@ def test_maintenance_deletes_what_no_message_needs(committed_orders):
     committed_orders.maintain()
 
     assert not SentSignal.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_maintenance_deletes_waits_of_messages_that_have_ended(committed_orders):
+    pk = committed_orders.send({})
+    park(leased())
+    committed_orders.send({})
+    park(leased())
+    committed_orders.cancel(pk)
+    committed_orders.maintain()
+
+    assert PendingWait.objects.exclude(message_id=pk).count() == PendingWait.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_signal_reaches_queues_on_which_its_sender_has_no_rights(committed_orders, role):
+    queue("hooks").create()
+    for kind in ("consumer", "operator"):
+        committed_orders.send({})
+        park(leased(), kind)
+        call("pgqueue_grants", "--role", role, "--for", kind, "--queue", "hooks", "--apply")
+        with acting(role):
+            assert signal(kind, 41) == 1
+        assert leased().wait_for(kind, timeout="3d") == 41
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_message_of_a_subscription_waits_for_itself(committed_orders):
+    for name in ("audit", "mails"):
+        queue(name).subscribe(to="orders", start="earliest")
+    committed_orders.send_batch([{}] * 20)
+    audit, mail = queue("audit").read(qty=20)[0], queue("mails").read(qty=20)[0]
+    park(audit, "audit")
+    park(mail, "mail")
+    assert signal("audit", 1) == 1
+
+    [again] = queue("audit").read()
+    assert again.id == audit.id
+    assert again.wait_for("audit", timeout=9) == 1
+    assert queue("mails").read() == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_waiting_message_takes_no_slot_of_a_limit(committed_orders):
+    orders = committed_orders
+    orders.alter(limit=1)
+    orders.send_batch([1, 2])
+    first = leased()
+    assert orders.read() == []
+    park(first)
+
+    assert [message.body for message in orders.read()] == [2]
+
+
+def test_a_wait_of_another_message_is_an_error_of_the_handler(orders):
+    queue("others").create()
+    queue("others").send({})
+    orders.send({})
+
+    @consumer("orders", retry=NoRetry())
+    def handle(message):
+        queue("others").read()[0].wait_for("paid:7", timeout=9)
+
+    drain("orders", handle, policies=True)
+
+    assert run_sql("SELECT state FROM pgqueue_archive") == [("FAILED",)]
+    assert PendingWait.objects.count() == 1
 
 
 # In a consumer, in tests, and in async code

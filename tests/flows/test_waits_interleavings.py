@@ -116,3 +116,16 @@ def test_a_signal_beside_a_timeout_comes_too_late(actors, gate, leased):
     queue("orders").send({})
     [later] = queue("orders").read(qty=9)
     assert wait(later) == "yes"
+
+
+def test_a_wait_that_deadlocks_with_a_cancel_and_a_signal_is_tried_again(actors, leased):
+    worker, view = actors(2)
+    view.do(begin)
+    view.do(execute, "SET LOCAL deadlock_timeout = '1min'")  # so that the worker's wait is ended
+    view.do(execute, f"SELECT FROM pgqueue_deferred WHERE id = {leased.id} FOR UPDATE")
+    waiting = worker.start(wait, leased)
+    blocked(waiting)
+
+    assert view.do(send_signal, "yes") == 0
+    view.do(commit)
+    assert waiting.result(10) == "yes"

@@ -62,7 +62,7 @@ pgqueue_acknowledgement -/-         -/-         SIUD/SIUD   S/S         S/S
 pgqueue_attempt         -/-         SID/-       SID/-       S/-         SID/-
 pgqueue_step            -/-         SIUD/-      SIUD/-      S/-         SIUD/-
 pgqueue_note            -/-         SIUD/-      SIUD/-      S/-         SIUD/-
-pgqueue_wait            -/-         SIUD/-      SIUD/-      S/-         SIUD/-
+pgqueue_wait            -/-         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
 pgqueue_signal          -/-         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
 pgqueue_schedule        -/-         SIU/-       SIUD/-      S/-         SIU/-
 pgqueue_bulk_action     -/-         -/-         SIUD/-      S/-         S/-
