@@ -292,7 +292,7 @@ class Execution:
                 self._subscription.name,
                 message=message,
                 seconds=seconds,
-                error=None if _parked(running, result.error) else result.error,
+                error=None if isinstance(result.error, Waiting) else result.error,
             )
 
     def _pass_on(self, running: Running, result: Result) -> None:
@@ -302,7 +302,7 @@ class Execution:
             # No connection: neither a delivery nor an attempt is counted.
             send(signals.database_failed, name, operation="begin", error=result.error, wait=0.0)
             self._put((message, Release()) for message in running.messages)
-        elif parked := _parked(running, result.error):
+        elif isinstance(result.error, Waiting) and (parked := _parked(running, result.error)):
             announce(self._subscription, [(parked, Parked())])
             self._put((m, Release()) for m in running.unsettled if m is not parked)
         elif result.lost:
@@ -475,10 +475,8 @@ def committing(using: str) -> Iterator[Commit]:
         commit.hook_error = error
 
 
-def _parked(running: Running, error: BaseException | None) -> Message | None:
-    """The message of a run that waits now, which ended the run."""
-    if not isinstance(error, Waiting):
-        return None
+def _parked(running: Running, error: Waiting) -> Message | None:
+    """The message of a run that waits now, which ended the run; None if another one waits."""
     return next((message for message in running.messages if message is error.message), None)
 
 
