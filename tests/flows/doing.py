@@ -5,10 +5,32 @@ from __future__ import annotations
 from django_pgqueue import signal
 from django_pgqueue.acks import Waiting
 from django_pgqueue.errors import TimedOut
-from django_pgqueue.models import Message
+from django_pgqueue.models import Message, queue
 from tests.app.models import Order
 
-__all__ = ["DOING", "atomic", "note", "orders_by", "plain", "send_signal", "wait"]
+__all__ = [
+    "DOING",
+    "again",
+    "atomic",
+    "leased",
+    "note",
+    "orders_by",
+    "plain",
+    "send_signal",
+    "wait",
+]
+
+
+def leased(name: str = "orders", qty: int = 1) -> Message:
+    """The first of the messages that a read leases."""
+    return queue(name).read(qty=qty)[0]
+
+
+def again(message: Message) -> Message:
+    """The next delivery of a message whose lease has expired."""
+    queue(message.queue_name).set_vt(message.id, 0)
+    [found] = [each for each in queue(message.queue_name).read(qty=50) if each.id == message.id]
+    return found
 
 
 def plain(message: Message, by: str) -> str:

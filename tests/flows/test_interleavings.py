@@ -10,7 +10,7 @@ from django_pgqueue.errors import LeaseLost
 from django_pgqueue.models import BoundQueue, Message, queue
 from tests.actors import begin, call, commit, rollback
 from tests.conftest import run_sql
-from tests.flows.doing import DOING, atomic, note, orders_by, plain
+from tests.flows.doing import DOING, again, atomic, note, orders_by, plain
 from tests.subscriptions.gates import blocked, settle
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -42,12 +42,6 @@ class Case:
         assert found == ([(self.qty,)] if self.qty > 1 else [])
         return messages
 
-    def again(self, message: Message) -> Message:
-        """The next delivery of a message whose lease has expired."""
-        self.queue.set_vt(message.id, 0)
-        [found] = [each for each in self.queue.read(qty=50) if each.id == message.id]
-        return found
-
     def stored(self, message: Message) -> list[object]:
         """What is stored of a message: the values of its steps, and its note."""
         found = [step.value for step in self.queue.steps(message.id)]
@@ -75,7 +69,7 @@ def test_a_store_that_began_before_the_next_read_stores_nothing(actor, gate, cas
 
     storing = actor.start(do, late, "late")
     blocked(storing)
-    holder = case.again(late)
+    holder = again(late)
     closed.open()
 
     with pytest.raises(LeaseLost):
@@ -153,7 +147,7 @@ def test_a_worker_whose_batch_is_read_while_it_looks_for_its_lease_calls_nothing
 
     storing = actor.start(plain, late, "late")
     blocked(storing)
-    holder = case.again(late)
+    holder = again(late)
     closed.open()
 
     with pytest.raises(LeaseLost):

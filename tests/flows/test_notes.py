@@ -9,7 +9,7 @@ from django_pgqueue.flows import steps
 from django_pgqueue.flows.steps import NOTE_BYTES
 from django_pgqueue.maintenance import upkeep
 from django_pgqueue.models import Message, Note, Step, queue
-from tests.flows.test_steps import again, leased
+from tests.flows.doing import again, leased
 
 
 @pytest.fixture

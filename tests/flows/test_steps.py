@@ -24,6 +24,7 @@ from django_pgqueue.models import Message, Step, queue
 from django_pgqueue.testing import drain
 from tests.app.models import Order
 from tests.conftest import run_sql
+from tests.flows.doing import again, leased
 
 TAKEN: list[int] = []
 
@@ -37,17 +38,6 @@ def take(number: int) -> dict[str, int]:
     """A function that a step calls. It records each call."""
     TAKEN.append(number)
     return {"receipt": number}
-
-
-def leased(name: str = "orders", qty: int = 1) -> Message:
-    return queue(name).read(qty=qty)[0]
-
-
-def again(message: Message) -> Message:
-    """The next delivery of a message whose lease has expired."""
-    queue(message.queue_name).set_vt(message.id, 0)
-    [found] = [each for each in queue(message.queue_name).read(qty=10) if each.id == message.id]
-    return found
 
 
 def steps(pk: int, name: str = "orders") -> list[tuple[str, object]]:

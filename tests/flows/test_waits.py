@@ -24,7 +24,7 @@ from django_pgqueue.models import PendingWait, SentSignal, queue
 from django_pgqueue.retries import NoRetry
 from django_pgqueue.testing import drain, travel
 from tests.conftest import run_sql
-from tests.flows.test_steps import again, leased
+from tests.flows.doing import again, leased
 from tests.management.calling import call
 from tests.management.roles import acting, role
 
