@@ -69,14 +69,15 @@ def prune_steps(work: Work) -> None:
     """Delete steps and notes whose message is gone, waits of ended messages, and old signals.
 
     Messages go in the order of their ids, but for single ones that were deleted. So this looks at
-    the lowest ids, and then from a random one on, each time for as long as it finds some: not at
-    all, which are millions.
+    the lowest ids, and then at those after a random one, each time while it finds some. To look at
+    all, which may be millions, would take too long.
     """
     for kept in ("pgqueue_step", "pgqueue_note"):
         last = _prune_pages(work, kept, 0)
         if last is not None:
             most = f"SELECT max(message_id) FROM {kept} WHERE queue_id = %s"
-            _prune_pages(work, kept, random.randint(last, work.value(most, [work.queue.pk])))
+            highest = work.value(most, [work.queue.pk]) or last  # another process may prune, too
+            _prune_pages(work, kept, random.randint(last, max(last, highest)))
     for statement in ("prune_waits", "prune_signals"):
         while len(work.fetch(statement, {"batch": PRUNED})) == PRUNED:
             pass
