@@ -73,10 +73,8 @@ class DjangoRunner:
 
     @property
     def may_lease(self) -> bool:
-        # Ignore the transaction that TestCase opens around each test, as atomic(durable=True) does.
-        blocks = connections[self.alias].atomic_blocks
-        in_test_only = bool(blocks) and all(getattr(b, "_from_testcase", False) for b in blocks)
-        return self.alone or in_test_only
+        connection = connections[self.alias]
+        return self.alone or (bool(connection.atomic_blocks) and not open_blocks(connection))
 
     def run(self, text: str, params: Mapping[str, Any] | None = None) -> Rows:
         connection = connections[self.alias]
@@ -95,6 +93,14 @@ class DjangoRunner:
 
     def transaction(self) -> AbstractContextManager[Any]:
         return transaction.atomic(using=self.alias)
+
+
+def open_blocks(connection: Any) -> int:
+    """Return how many transactions and savepoints are open on a connection.
+
+    Ignores the transaction that TestCase opens around each test, as atomic(durable=True) does.
+    """
+    return sum(not getattr(each, "_from_testcase", False) for each in connection.atomic_blocks)
 
 
 @cache

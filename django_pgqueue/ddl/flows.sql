@@ -18,8 +18,8 @@ CREATE POLICY pgqueue_step_of_queue ON {schema}.pgqueue_step
 -- Sends a signal, unless it was sent before and is kept. Each wait for it becomes a step with its value, and the
 -- waiting message is due. Returns how many messages waited.
 --
--- Whoever waits locks the signal's row, too (flows/lock_signal.sql), until the wait is stored. So either the wait sees
--- the signal, or the second statement here, in a snapshot of its own, sees the wait.
+-- A handler that waits locks the signal's row, too (flows/lock_signal.sql), until the wait is stored. So either the
+-- wait sees the signal, or the second statement here, in a snapshot of its own, sees the wait.
 CREATE FUNCTION {schema}.pgqueue_signal(signal_key text, signal_value jsonb, keep_for interval)
 RETURNS bigint LANGUAGE plpgsql {pinned} AS $$
 DECLARE

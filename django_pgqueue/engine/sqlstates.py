@@ -19,6 +19,11 @@ def sqlstate(error: BaseException) -> str | None:
     return getattr(error, "sqlstate", None) or getattr(error.__cause__, "sqlstate", None)
 
 
+def is_conflict(error: BaseException) -> bool:
+    """Whether the server rolled the transaction back because of another transaction."""
+    return sqlstate(error) in (DEADLOCK, SERIALIZATION_FAILURE)
+
+
 def is_gone(error: BaseException) -> bool:
     """Whether this error means that a queue was dropped."""
     return sqlstate(error) in _GONE

@@ -12,6 +12,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, transaction
 
 from django_pgqueue.acks import Waiting
+from django_pgqueue.database.runner import open_blocks
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.errors import InvalidArgument, StepRefused, TimedOut
 from django_pgqueue.flows import steps, waits
@@ -19,9 +20,12 @@ from django_pgqueue.flows.steps import Steps
 from django_pgqueue.flows.waits import Span
 from django_pgqueue.types import Receipt
 
+#: What the names of waits begin with. The policy in ddl/flows.sql has the first, too.
+_WAIT_FOR, _SLEEP = "wait_for ", "sleep "
+
 
 class Durable:
-    """Steps, which are done once, and notes, which tell how far a handler is."""
+    """Steps, which are not repeated, notes, which tell how far a handler is, and waits."""
 
     if TYPE_CHECKING:
         id: Any
@@ -118,9 +122,9 @@ class Durable:
         """Wait for a signal, without a worker, a lease or a slot. Returns the signal's value.
 
         The handler ends here with the exception :class:`~django_pgqueue.acks.Waiting`, and begins
-        again when ``signal()`` sends the key, or after the timeout. Then this
-        line returns the value, or raises TimedOut, in this and every later delivery. So what the
-        handler does before should be steps. A signal that was sent before counts, while it is kept.
+        again when ``signal()`` sends the key, or after the timeout. Then this line returns the
+        value, or raises TimedOut, in this and every later delivery. So what the handler does before
+        should be steps. A signal that was sent before counts, while it is kept.
 
         Arguments:
             key: names the event, once in a delivery: 1 to 200 characters, such as ``"paid:7"``.
@@ -228,10 +232,10 @@ class Durable:
         return durable.begin(name)
 
     def _wait_for(self, key: str, timeout: Span) -> Any:
-        return self._wait(f"wait_for {waits.signal_key(key)}", key, timeout)
+        return self._wait(f"{_WAIT_FOR}{waits.signal_key(key)}", key, timeout)
 
     def _sleep(self, length: Span, name: str) -> None:
-        self._wait(f"sleep {waits.signal_key(name, 'the name of a sleep')}", None, length)
+        self._wait(f"{_SLEEP}{waits.signal_key(name, 'the name of a sleep')}", None, length)
 
     def _wait(self, name: str, key: str | None, timeout: Span) -> Any:
         durable = self._durable()
@@ -266,7 +270,7 @@ class Durable:
         connection = connections[self._leased_from.alias]
         is_manual = not (connection.in_atomic_block or connection.get_autocommit())
         if is_manual or any(
-            number > self._open_before.get(alias, 0) for alias, number in open_blocks().items()
+            number > self._open_before.get(alias, 0) for alias, number in open_in_thread().items()
         ):
             raise StepRefused(what, self.id)
 
@@ -280,22 +284,14 @@ class Durable:
             ) from error
 
 
-def open_blocks() -> dict[str, int]:
-    """Return how many transactions and savepoints are open in this thread, by their database.
-
-    Those of Django's TestCase do not count.
-    """
-    return {
-        connection.alias: sum(
-            not getattr(each, "_from_testcase", False) for each in connection.atomic_blocks
-        )
-        for connection in connections.all(initialized_only=True)
-    }
+def open_in_thread() -> dict[str, int]:
+    """Return how many transactions and savepoints are open in this thread, by their database."""
+    return {each.alias: open_blocks(each) for each in connections.all(initialized_only=True)}
 
 
 def _refuse(name: object, function: object) -> None:
     """Raise InvalidArgument for the name of a wait, and for what is no function."""
-    if isinstance(name, str) and name.startswith(("wait_for ", "sleep ")):
+    if isinstance(name, str) and name.startswith((_WAIT_FOR, _SLEEP)):
         raise InvalidArgument(f"step {name!r} has the name of a wait: choose another")
     if not callable(function):
         raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""Store and load steps and notes, fenced by the receipt of a delivery."""
+"""Store and load steps, notes and waits, fenced by the receipt of a delivery."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django_pgqueue.engine.decoding import decode
 from django_pgqueue.engine.leases.batches import unfold
 from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.runner import Rows
-from django_pgqueue.engine.statements import compose, render
+from django_pgqueue.engine.statements import render
 from django_pgqueue.errors import InvalidArgument, InvalidMessage, LeaseLost
 from django_pgqueue.types import Receipt
 
@@ -77,7 +77,7 @@ class Steps:
         return self._store(name, json_value(value, f"the value of step {name!r}", STEP_BYTES))
 
     def _store(self, name: str, text: str | None) -> tuple[Any, bool]:
-        [(_, stored, is_first)] = self._run("store_step", {"name": name, "value": text})
+        [(_, stored, is_first)] = self._fenced("store_step", {"name": name, "value": text})
         return None if stored is None else decode(stored), is_first
 
     def outcome(self, name: str) -> dict[str, Any] | None:
@@ -87,7 +87,7 @@ class Steps:
 
     def _load(self, name: str | None) -> dict[str, Any]:
         """Return the values of the stored steps, or of one of them, by name. Raises LeaseLost."""
-        rows = self._run("load_steps", {"id": self._receipt.id, "name": name})
+        rows = self._fenced("load_steps", {"id": self._receipt.id, "name": name})
         return {
             name: None if text is None else decode(text)
             for _, name, text in rows
@@ -97,13 +97,12 @@ class Steps:
     def park(self, name: str, key: str | None, timeout: dt.timedelta) -> bool:
         """Let the message wait, or end its wait after the deadline. Returns whether it is over."""
         params = {"name": name, "key": key, "timeout": timeout}
-        [(_, is_over)] = self._run("wait", params)
+        [(_, is_over)] = self._fenced("wait", params)
         return bool(is_over)
 
     def end_wait(self, name: str, outcome: dict[str, Any]) -> dict[str, Any]:
         """End a wait, and store its outcome. Returns what is stored."""
-        params = {"id": self._receipt.id, "name": name}
-        self._queue.runner.run(render("end_wait", self._queue.id, (), __package__), params)
+        _run(self._queue, "end_wait", {"id": self._receipt.id, "name": name})
         # A signal's value had its limit, which this may exceed by the outcome's own characters.
         stored: dict[str, Any]
         stored, _ = self._store(name, arguments.json_text(outcome, "the outcome"))
@@ -111,25 +110,22 @@ class Steps:
 
     def lock_signal(self, key: str, timeout: dt.timedelta) -> tuple[bool, Any]:
         """Lock a signal until the transaction ends. Returns whether it was sent, and its value."""
-        [(was_sent, value)] = self._statement("lock_signal", {"key": key, "timeout": timeout})
+        [(was_sent, value)] = _run(self._queue, "lock_signal", {"key": key, "timeout": timeout})
         return was_sent, None if value is None else decode(value)
 
     def forget_signal(self, key: str) -> None:
         """Delete the row of a signal that was not sent, if nothing waits for it any more."""
-        self._statement("forget_signal", {"key": key})
-
-    def _statement(self, name: str, params: Mapping[str, Any]) -> Rows:
-        return self._queue.runner.run(compose(name, {}, __package__), params)
+        _run(self._queue, "forget_signal", {"key": key})
 
     def note(self, value: Any, flush: bool) -> None:
         """Store a note, unless one was stored within the last second. Raises as :meth:`store`."""
         text = json_value(value, "the note", NOTE_BYTES)
         now = time.monotonic()
         if flush or now >= self._next_note:
-            self._run("store_note", {"value": text})
+            self._fenced("store_note", {"value": text})
             self._next_note = now + NOTE_SECONDS
 
-    def _run(self, statement: str, params: Mapping[str, Any]) -> Rows:
+    def _fenced(self, statement: str, params: Mapping[str, Any]) -> Rows:
         """Run a fenced statement. Raises LeaseLost unless a row begins with true."""
         queue, receipt = self._queue, self._receipt
         alone = "true" if queue.runner.alone else "false"
@@ -157,8 +153,12 @@ def note_of(queue: OpenQueue, message_id: int) -> Any:
     Raises QueueNotFound, InvalidArgument.
     """
     [pk] = arguments.ids([message_id])
-    rows = queue.runner.run(render("load_note", queue.id, (), __package__), {"id": pk})
+    rows = _run(queue, "load_note", {"id": pk})
     return decode(rows[0][0]) if rows and rows[0][0] is not None else None
+
+
+def _run(queue: OpenQueue, statement: str, params: Mapping[str, Any]) -> Rows:
+    return queue.runner.run(render(statement, queue.id, package=__package__), params)
 
 
 def step_name(value: object) -> str:

@@ -1,5 +1,5 @@
 -- Wait, if this delivery still holds its message: until the deadline of the wait, which an earlier delivery may have
--- begun, nobody reads the message, and this delivery is not counted. After the deadline, end the wait. Returns
+-- begun, no reader gets the message, and this delivery is not counted. After the deadline, end the wait. Returns
 -- whether the wait is over. Fenced.
 WITH held AS MATERIALIZED (
     SELECT id FROM pgqueue_deferred WHERE {settle/fence} AND state = 'PROCESSING' FOR UPDATE

@@ -10,7 +10,8 @@ from asgiref.sync import sync_to_async
 
 from django_pgqueue.database.runner import runner
 from django_pgqueue.engine import arguments
-from django_pgqueue.engine.sqlstates import DEADLOCK, SERIALIZATION_FAILURE, sqlstate
+from django_pgqueue.engine.sqlstates import is_conflict
+from django_pgqueue.engine.wording import length_of
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.flows.steps import STEP_BYTES, Steps, json_value
 from django_pgqueue.tables.queue import Queue
@@ -24,8 +25,7 @@ _TRIES = 5
 #: The most characters of a signal's key.
 LONGEST_KEY = 200
 _SEND = "SELECT pgqueue_signal(%(key)s::text, %(value)s::jsonb, %(keep)s::interval)"
-_SPAN = re.compile(r"([0-9]{1,9})([smhd])")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_SPAN = re.compile(r"[0-9]{1,9}[smhd]")
 
 Span = float | dt.timedelta | str
 
@@ -34,8 +34,8 @@ def signal(key: str, value: Any = None, *, keep_for: Span = KEPT, using: str | N
     """Send a signal: the messages that wait for this key go on when this transaction commits.
 
     A message that waits for the key later gets the signal too, for as long as it is kept. While it
-    is kept, a second signal of the same key changes nothing: an event that is told twice counts
-    once. Returns how many messages were waiting.
+    is kept, a second signal of the same key changes nothing: an event that is reported twice
+    counts once. Returns how many messages were waiting.
 
     Arguments:
         key: names the event: 1 to 200 characters, such as ``"paid:7"``.
@@ -77,7 +77,7 @@ def wait(steps: Steps, name: str, key: str | None, timeout: Span) -> dict[str, A
                 return _outcome(steps, name, key, length)
             except Exception as error:
                 # With a transaction that has locked the message, and now sends the signal.
-                if not tries_left or sqlstate(error) not in (DEADLOCK, SERIALIZATION_FAILURE):
+                if not (tries_left and is_conflict(error)):
                     raise
     return None
 
@@ -87,7 +87,7 @@ def _outcome(
 ) -> dict[str, Any] | None:
     """Return the outcome of a wait that is over, and store it. None: the message waits.
 
-    The signal's row is locked first, as whoever sends the signal does: so one sees the other.
+    The signal's row is locked first, as by pgqueue_signal: so one sees the other.
     """
     with steps.transaction():
         if key is not None:
@@ -119,11 +119,11 @@ def span(value: object, name: str) -> dt.timedelta:
     (datetime.timedelta(days=3), datetime.timedelta(seconds=90))
     """
     if isinstance(value, str):
-        found = _SPAN.fullmatch(value)
-        if found is None:
+        length = length_of(value) if _SPAN.fullmatch(value) else None
+        if length is None:
             raise InvalidArgument(
                 f"{name} must be seconds, a timedelta, or a number with s, m, h or d such as "
                 f"'3d', not {value!r}"
             )
-        value = dt.timedelta(**{_UNITS[found[2]]: int(found[1])})
+        value = length
     return arguments.duration(value, name, least=0)

@@ -18,7 +18,7 @@ from django_pgqueue import signals
 from django_pgqueue.acks import Discard, Reject, Retry, Waiting
 from django_pgqueue.database.runner import DjangoRunner
 from django_pgqueue.errors import InvalidArgument
-from django_pgqueue.flows.durable import open_blocks
+from django_pgqueue.flows.durable import open_in_thread
 from django_pgqueue.handlers import Handler, autodiscover, handler_of, handlers
 from django_pgqueue.models import LiveMessage, Message, Queue
 from django_pgqueue.queues.bound import bound_to
@@ -169,7 +169,7 @@ class _Run(Execution):
 
     def handle(self, messages: list[Message]) -> None:
         """Run the handler and settle the messages. Without policies, raises the handler's error."""
-        before = open_blocks()
+        before = open_in_thread()
         for message in messages:
             message._open_before = before  # steps are refused in the handler's transactions only
         if self._handler.locked:

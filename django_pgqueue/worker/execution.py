@@ -28,7 +28,7 @@ from django_pgqueue.acks import (
     decide,
     describe,
 )
-from django_pgqueue.engine.sqlstates import DEADLOCK, SERIALIZATION_FAILURE, sqlstate
+from django_pgqueue.engine.sqlstates import is_conflict
 from django_pgqueue.errors import HandlerTimeout, InvalidArgument, LeaseLost
 from django_pgqueue.models import Message
 from django_pgqueue.queues.bound import bound_to
@@ -118,7 +118,7 @@ class Execution:
         """
         result = self._try_to_settle(running)
         for _try in range(1, _TRIES):
-            if running.overdue or not _is_conflict(result.error):
+            if running.overdue or result.error is None or not is_conflict(result.error):
                 break
             running.stage = Stage.CREATED
             result = self._try_to_settle(running)
@@ -282,7 +282,8 @@ class Execution:
         so receivers come last. ``tell`` sends message_finished.
         """
         seconds = self._subscription.end(running)
-        self._pass_on(running, result)
+        parked = _parked(running, result.error) if isinstance(result.error, Waiting) else None
+        self._pass_on(running, result, parked)
         if result.hook_error is not None:
             self.hook_failed(running.messages, result.hook_error)
         # Without receivers nothing is sent: sending a signal can take longer than the handler.
@@ -292,17 +293,17 @@ class Execution:
                 self._subscription.name,
                 message=message,
                 seconds=seconds,
-                error=None if isinstance(result.error, Waiting) else result.error,
+                error=result.error if parked is None else None,
             )
 
-    def _pass_on(self, running: Running, result: Result) -> None:
+    def _pass_on(self, running: Running, result: Result, parked: Message | None) -> None:
         """Pass the outcomes of a run to the settler, unless they are written."""
         name = self._subscription.name
         if not result.ran:
             # No connection: neither a delivery nor an attempt is counted.
             send(signals.database_failed, name, operation="begin", error=result.error, wait=0.0)
             self._put((message, Release()) for message in running.messages)
-        elif isinstance(result.error, Waiting) and (parked := _parked(running, result.error)):
+        elif parked is not None:
             announce(self._subscription, [(parked, Parked())])
             self._put((m, Release()) for m in running.unsettled if m is not parked)
         elif result.lost:
@@ -478,11 +479,6 @@ def committing(using: str) -> Iterator[Commit]:
 def _parked(running: Running, error: Waiting) -> Message | None:
     """The message of a run that waits now, which ended the run; None if another one waits."""
     return next((message for message in running.messages if message is error.message), None)
-
-
-def _is_conflict(error: BaseException | None) -> bool:
-    """Whether the server rolled the transaction back because of another transaction."""
-    return error is not None and sqlstate(error) in (DEADLOCK, SERIALIZATION_FAILURE)
 
 
 def _refuse_rollback(connection: Any) -> None:
