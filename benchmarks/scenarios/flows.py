@@ -122,6 +122,8 @@ def _p50(bench: Any, number: int, *, waits: bool) -> float:
         key = message.body["key"]
         if waits:
             message.wait_for(key, timeout=DAY)
+        else:  # the handler's thread connects, as for a wait
+            message.last_note()
         reached[key] = time.perf_counter()
         ended.set()
 
