@@ -43,7 +43,7 @@ CREATE POLICY pgqueue_bulk_action_of_queue ON {schema}.pgqueue_bulk_action
     USING ({schema}.pgqueue_may(queue_id, 'SELECT'))
     WITH CHECK ({schema}.pgqueue_may(queue_id, 'DELETE') AND NOT EXISTS (
         SELECT FROM {schema}.pgqueue_queue q
-        WHERE q.name = target AND NOT {schema}.pgqueue_may(q.id, 'INSERT')));
+        WHERE lower(q.name) = lower(target) AND NOT {schema}.pgqueue_may(q.id, 'INSERT')));
 
 -- Permits the parts of bulk actions that the role sees: the policy above applies in the subquery.
 CREATE POLICY pgqueue_bulk_action_part_of_queue ON {schema}.pgqueue_bulk_action_part
