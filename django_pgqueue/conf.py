@@ -6,7 +6,7 @@ key                  default    meaning
 DATABASE             None       alias of the database that holds the queues; None: the routers
                                 choose. Set it together with ``django_pgqueue.routers.QueueRouter``.
 ADMIN_SHOWS          ()         parts of the admin that are shown before they are used: "schedules",
-                                "topics", "exports", "rollups"
+                                "topics", "exports", "rollups", "batches"
 ATTEMPTS_KEPT        20         maximum number of failed attempts that are stored for a message
 ATTEMPTS_PER_QUEUE   100000     maximum number of failed attempts that are stored for a queue
 AUDIT_DAYS           90.0       days for which the audit log keeps its entries; None: for ever

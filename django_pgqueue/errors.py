@@ -13,7 +13,7 @@ The hierarchy, with the other base classes in parentheses::
         + MessageCancelled, MessageExpired
       x InvalidArgument (ValueError)
         + InvalidQueueName, InvalidMessage
-      x HandlerTimeout, StepRefused, TransactionRefused
+      x HandlerTimeout, BatchSealed, StepRefused, TransactionRefused
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import copyreg
 from typing import Any
 
 __all__ = [
+    "BatchSealed",
     "ForeignSchema",
     "HandlerTimeout",
     "ImmutableMessage",
@@ -318,6 +319,17 @@ class HandlerTimeout(PgQueueError):
 
     def __init__(self) -> None:
         super().__init__("the handler ran longer than its timeout")
+
+
+class BatchSealed(PgQueueError):
+    """The batch takes no more members. Nothing was sent."""
+
+    def __init__(self, batch: int) -> None:
+        super().__init__(
+            f"Batch {batch} takes no more members, and nothing was sent. A batch is sealed at the "
+            f"end of its with block, by seal() or cancel(), or when its time runs out: send "
+            f"without it, or begin a new one."
+        )
 
 
 class StepRefused(PgQueueError):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from django_pgqueue.flows.tables import Note, PendingWait, SentSignal, Step
 from django_pgqueue.queues.archive import ArchivedMessage
+from django_pgqueue.queues.batch import Batch, BatchPart
 from django_pgqueue.queues.bound import BoundQueue, queue
 from django_pgqueue.queues.bulk import BulkAction, BulkActionPart
 from django_pgqueue.queues.group import BoundGroup
 from django_pgqueue.queues.message import Message
 from django_pgqueue.queues.schedule import Missed, Schedule
+from django_pgqueue.queues.unsent import UnsentMessage
 from django_pgqueue.tables.acknowledgement import Acknowledgement
 from django_pgqueue.tables.attempt import Attempt
 from django_pgqueue.tables.audit import AuditEntry
@@ -28,6 +30,8 @@ __all__ = [
     "ArchivedMessage",
     "Attempt",
     "AuditEntry",
+    "Batch",
+    "BatchPart",
     "Binding",
     "BoundGroup",
     "BoundQueue",
@@ -52,5 +56,6 @@ __all__ = [
     "Schedule",
     "SentSignal",
     "Step",
+    "UnsentMessage",
     "queue",
 ]

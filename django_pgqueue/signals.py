@@ -57,6 +57,12 @@ schedule_failed         a schedule could not send the message of a  schedule, at
                         tick
 schedule_ended          a declared schedule ended: no running       schedule
                         consumer declares it any more
+batch_done              a batch is done; sent in the transaction    batch
+                        that sends its callback
+batch_abandoned         a batch was sealed because its time ran     batch
+                        out: members may be missing
+batch_failed            the callback of a batch could not be sent;  batch, error
+                        it is tried again
 bulk_action_ended       a bulk action is done, or failed; sent in   bulk_action
                         its last transaction; the sender is
                         BulkAction
@@ -74,6 +80,9 @@ from django.dispatch import Signal
 
 __all__ = [
     "announcements_dropped",
+    "batch_abandoned",
+    "batch_done",
+    "batch_failed",
     "bulk_action_ended",
     "consumer_started",
     "consumer_stopped",
@@ -136,6 +145,9 @@ maintenance_failed: Signal = Signal()
 messages_lost: Signal = Signal()
 schedule_failed: Signal = Signal()
 schedule_ended: Signal = Signal()
+batch_done: Signal = Signal()
+batch_abandoned: Signal = Signal()
+batch_failed: Signal = Signal()
 bulk_action_ended: Signal = Signal()
 announcements_dropped: Signal = Signal()
 consumer_started: Signal = Signal()

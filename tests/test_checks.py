@@ -206,7 +206,7 @@ def test_w001_wants_the_models_where_the_operations_look(settings, database, rou
         ({"MASKED_KEYS": "pin"}, "PGQUEUE['MASKED_KEYS'] must be a list of words"),
         ({"QUEUES_FOR": len}, "must be the dotted name of a function, or None"),
         ({"OVERVIEW_TOKEN": 7}, "PGQUEUE['OVERVIEW_TOKEN'] must be text, or None"),
-        ({"ADMIN_SHOWS": "topics"}, "'schedules', 'topics', 'exports', 'rollups', not 'topics'"),
+        ({"ADMIN_SHOWS": "topics"}, "'exports', 'rollups', 'batches', not 'topics'"),
         ({"ADMIN_SHOWS": ["topic"]}, "PGQUEUE['ADMIN_SHOWS'] must be a list of some of"),
     ],
 )

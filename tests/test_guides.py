@@ -10,7 +10,6 @@ import re
 import sys
 import unittest
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -19,7 +18,7 @@ import pytest
 import yaml
 from asgiref.sync import async_to_sync
 from django.apps import AppConfig
-from django.db import connections, transaction
+from django.db import connections
 from django.test import Client, TestCase
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -38,7 +37,7 @@ from django_pgqueue.worker.listener import can_listen
 from tests.acceptance.test_transactions import pooled
 from tests.actors import Actor, call
 from tests.admin.conftest import operator, page, staff
-from tests.app.models import Import, Order
+from tests.app.models import Order
 from tests.test_docs import ROOT, blocks, run
 
 __all__ = ["operator", "staff"]
@@ -250,10 +249,10 @@ def test_workflows(play, shop):
     drain("imports")
     assert queue("rows").metrics().ready == 3
     drain("rows", policies=True)
-    assert queue("imported").metrics().ready == 0
     assert queue("rows.dead").metrics().ready == 1
-    drain("rows.dead")
-    assert queue("imported").metrics().ready == 1
+    [imported] = queue("imported").peek()
+    told = imported.headers["x-batch"]
+    assert (told["completed"], told["dead_lettered"]) == (2, 1)
     assert list(Order.objects.values_list("number", flat=True)) == ["A-7", "B-1", "B-2"]
 
     dead = {"x-dead-letter": {"error": "no such street"}}
@@ -288,26 +287,6 @@ def test_of_a_payment_and_its_deadline_the_first_is_sent(play, shop, order):
     handle()
 
     assert told == [False]
-
-
-@pytest.mark.django_db(transaction=True)
-def test_of_the_parts_of_a_workflow_that_end_together_one_sends(committed, play, shop):
-    count = play("workflows.md")["count"]
-    make_queue("imported")
-    jobs = [Import.objects.create(left=4).pk for _ in range(25)]
-
-    def work() -> None:
-        for pk in jobs:
-            with transaction.atomic():
-                count(pk)
-        connections.close_all()
-
-    with ThreadPoolExecutor(4) as pool:
-        for done in [pool.submit(work) for _ in range(4)]:
-            done.result()
-
-    told = [message.body["import"] for message in queue("imported").read(qty=None)]
-    assert sorted(told) == jobs
 
 
 def test_retries(play, orders):

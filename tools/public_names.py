@@ -55,6 +55,7 @@ PUBLIC: dict[str, list[str]] = {
         "set_vt",
     ],
     "django_pgqueue.errors": [
+        "BatchSealed",
         "ForeignSchema",
         "HandlerTimeout",
         "ImmutableMessage",
@@ -87,6 +88,7 @@ PUBLIC: dict[str, list[str]] = {
         "ArchivedMessage",
         "Attempt",
         "AuditEntry",
+        "Batch",
         "Binding",
         "BoundGroup",
         "BoundQueue",
@@ -102,6 +104,7 @@ PUBLIC: dict[str, list[str]] = {
         "Rollup",
         "Schedule",
         "Step",
+        "UnsentMessage",
         "queue",
     ],
     "django_pgqueue.operations": [
@@ -118,6 +121,9 @@ PUBLIC: dict[str, list[str]] = {
     "django_pgqueue.schedules": ["schedule"],
     "django_pgqueue.signals": [
         "announcements_dropped",
+        "batch_abandoned",
+        "batch_done",
+        "batch_failed",
         "bulk_action_ended",
         "consumer_started",
         "consumer_stopped",
@@ -156,6 +162,7 @@ PUBLIC: dict[str, list[str]] = {
         "ImmediateBackend",
         "PgQueueBackend",
         "PgQueueTask",
+        "message_of",
         "task",
     ],
     "django_pgqueue.testing": [

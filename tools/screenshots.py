@@ -115,7 +115,15 @@ def pages() -> Iterator[tuple[str, str]]:
     from django.urls import reverse
 
     from django_pgqueue.admin.failures import WINDOWS, Failures
-    from django_pgqueue.models import ArchivedMessage, BulkAction, Message, Process, Queue, Schedule
+    from django_pgqueue.models import (
+        ArchivedMessage,
+        Batch,
+        BulkAction,
+        Message,
+        Process,
+        Queue,
+        Schedule,
+    )
 
     def path(name: str, *args: object, **query: str) -> str:
         return reverse(f"admin:django_pgqueue_{name}", args=args, query=query)
@@ -145,6 +153,14 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "failures", path("message_failures")
     group = Failures([failed.queue_id], [], WINDOWS["7d"]).groups(1)[0]
     yield "failure", path("message_failure", group.kind)
+    yield "batches", path("batch_changelist")
+    running = Batch.objects.earliest("pk")
+    yield "batch", path("batch_change", running.pk)
+    yield "batch-failing", path("batch_change", Batch.objects.exclude(error="").latest("pk").pk)
+    yield "batch-cancel", path("batch_cancel", running.pk)
+    yield "batch-queue", path("queue_overview", running.queue_id)
+    member = Message.objects.filter(headers={"x-batch": running.pk}).earliest("pk")
+    yield "batch-message", path("message_change", member.pk)
     yield "schedules", path("schedule_changelist")
     often = Schedule.objects.earliest("pk")
     yield "schedule", path("schedule_change", often.pk)

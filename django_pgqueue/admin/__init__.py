@@ -12,6 +12,7 @@ from django_pgqueue import conf
 # would fail, and no system check could say why.
 if not conf.problem("DATABASE"):
     from django_pgqueue.admin.audit import AuditEntryAdmin
+    from django_pgqueue.admin.batches import BatchAdmin
     from django_pgqueue.admin.bulk_action_page import BulkActionAdmin
     from django_pgqueue.admin.exports import ExportRunAdmin, LakeAdmin
     from django_pgqueue.admin.labels import translate_fields
@@ -26,6 +27,7 @@ if not conf.problem("DATABASE"):
 
 __all__ = [
     "AuditEntryAdmin",
+    "BatchAdmin",
     "BindingAdmin",
     "BulkActionAdmin",
     "ExportRunAdmin",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.module_loading import import_string
@@ -30,3 +32,9 @@ def allowed(request: HttpRequest) -> dict[int, str] | None:
         known = dict(hook(request).values_list("pk", "name"))
         request.pgqueue_allowed = known  # type: ignore[attr-defined]
     return dict(known)
+
+
+def names_for(request: HttpRequest) -> Collection[str] | None:
+    """Return the names of the queues that the user may see; None: all."""
+    seen = allowed(request)
+    return None if seen is None else seen.values()

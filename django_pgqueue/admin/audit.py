@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from django.contrib import admin
@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin.access import allowed, queues_for
-from django_pgqueue.admin.base import RecordAdmin, column
+from django_pgqueue.admin.base import PageAdmin, RecordAdmin, column
 from django_pgqueue.admin.masking import mask
 from django_pgqueue.models import AuditEntry
 from django_pgqueue.templatetags.pgqueue_admin import EMPTY, cut, linked, number, visible, when
@@ -58,32 +58,24 @@ MOST_SHOWN, LONGEST = 5, 60
 _ESTIMATE = "estimate"
 
 
-def details(
-    entry: AuditEntry, action_url: Callable[[int], str], message_link: Callable[[int, int], str]
-) -> str:
+def details(entry: AuditEntry, owner: PageAdmin) -> str:
     """Return what an entry says besides its columns, as HTML. A change is "old → new".
 
-    Leaves out the empty settings of what was created.
+    Leaves out the empty settings of what was created. ``owner`` is a model admin, for links.
     """
-    return format_html_join(
-        ", ", "{}: {}", _pairs(entry, mask(entry.arguments), action_url, message_link)
-    )
+    return format_html_join(", ", "{}: {}", _pairs(entry, mask(entry.arguments), owner))
 
 
-def _pairs(
-    entry: AuditEntry,
-    given: Any,
-    action_url: Callable[[int], str],
-    message_link: Callable[[int, int], str],
-) -> Iterator[tuple[str, Any]]:
+def _pairs(entry: AuditEntry, given: Any, owner: PageAdmin) -> Iterator[tuple[str, Any]]:
     for key, value in given.items() if isinstance(given, Mapping) else ():
         if key == "bulk_action":
-            url = action_url(value)
-            yield _("bulk action"), linked(url, value) if url else value
+            yield _("bulk action"), linked(owner.url("bulkaction_change", value), value)
+        elif key == "batch":
+            yield _("batch"), linked(owner.url("batch_change", value), value)
         elif key == "copy_of":
-            yield _("copy of"), message_link(value, entry.queue_id or 0)
+            yield _("copy of"), owner.message_link(value, entry.queue_id or 0)
         elif isinstance(value, list) and (key == "ids" or (key == "copies" and "to" not in given)):
-            links = [(message_link(pk, entry.queue_id or 0),) for pk in value[:MOST_SHOWN]]
+            links = [(owner.message_link(pk, entry.queue_id or 0),) for pk in value[:MOST_SHOWN]]
             more = ", …" if len(value) > MOST_SHOWN or "of" in given else ""
             name = _("messages") if key == "ids" else _("copies")
             yield name, format_html("{}{}", format_html_join(", ", "{}", links), more)
@@ -163,7 +155,7 @@ class AuditEntryAdmin(RecordAdmin):
 
     @admin.display(description=gettext_lazy("details"))
     def how(self, entry: AuditEntry) -> str:
-        return details(entry, lambda pk: self.url("bulkaction_change", pk), self.message_link)
+        return details(entry, self)
 
     @admin.display(description=gettext_lazy("from"))
     def from_where(self, entry: AuditEntry) -> str:

@@ -33,6 +33,7 @@ from django_pgqueue.admin.shown import is_shown
 from django_pgqueue.audit import acting_as
 from django_pgqueue.models import (
     AuditEntry,
+    Batch,
     Binding,
     BulkAction,
     ExportRun,
@@ -243,6 +244,7 @@ class PageAdmin(generic.ModelAdmin):
             (_("Queues"), Queue, "queue_changelist"),
             (_("Messages"), Message, "message_changelist"),
             (_("Failures"), Message, "message_failures"),
+            (_("Batches"), Batch, "batch_changelist"),
             (_("Schedules"), Schedule, "schedule_changelist"),
             (_("Topics"), Binding, "binding_changelist"),
             (_("Bulk actions"), BulkAction, "bulkaction_changelist"),

@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 from django_pgqueue.admin import places
 from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.audit import OPERATIONS, details, of_message
+from django_pgqueue.admin.batches import batch_link
 from django_pgqueue.admin.bulk_actions import may
 from django_pgqueue.admin.contents import find_message, pretty, task_of
 from django_pgqueue.admin.flows import flow_of
@@ -88,6 +89,7 @@ class MessagePage(Page):
                 or self.url("message_changelist", queue=queue.pk, group=message.group_key or ""),
                 "task": (task := task_of(message)),
                 "task_url": self.url("queue_tasks", queue.pk, task=task[:LENGTH]),
+                "batch": batch_link(self, message.headers),
                 "died": died,
                 "source": died and died.source and self._source(died.source, around),
                 "neighbours": self._neighbours(message, around) if waits else [],
@@ -136,15 +138,11 @@ class MessagePage(Page):
     def _log(self, message: Message) -> list[tuple[AuditEntry, str, str]]:
         """Return the newest entries of the audit log about a message, with their details."""
         entries = of_message(message.pk, message.queue_id)[:LOGGED]
-
-        def action_url(pk: int) -> str:
-            return self.url("bulkaction_change", pk)
-
         return [
             (
                 entry,
                 str(OPERATIONS.get(entry.operation, entry.operation)),
-                details(entry, action_url, self.owner.message_link),
+                details(entry, self.owner),
             )
             for entry in entries
         ]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from django.db.models import Q
 from django.utils.timezone import now
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.admin import exports, places
@@ -27,6 +27,8 @@ from django_pgqueue.engine.wording import age
 from django_pgqueue.errors import error_line
 from django_pgqueue.history.onset import MINUTES, Minute, Onset, onsets
 from django_pgqueue.history.recent import LATELY, Recent, Times, recent, times, total
+from django_pgqueue.maintenance import batches
+from django_pgqueue.maintenance.batches import BatchHealth
 from django_pgqueue.models import Acknowledgement, Mark, Process, Queue
 from django_pgqueue.tables.process import DEAD_AFTER, ago
 from django_pgqueue.templatetags.pgqueue_admin import counted, cut, number, seconds_since
@@ -66,6 +68,7 @@ _CONSUMERS = "process_changelist", _("consumers")
 _FAILURES = "message_failures", _("failures")
 _MESSAGES = "message_changelist", _("messages")
 _EXPORTS = "exportrun_changelist", _("export runs")
+_BATCHES = "batch_changelist", _("batches")
 FAILING = Cause(0, "failing", "bad", _("Failing"), _("%s queues failing"), *_FAILURES)
 GROWING = Cause(
     1, "growing", "bad", _("Behind, growing"), _("%s queues behind and growing"), *_MESSAGES
@@ -79,17 +82,33 @@ EXPORTS = Cause(
     5, "exports-failing", "bad", _("Exports failing"), _("%s lakes with failing exports"), *_EXPORTS
 )
 LATE = Cause(6, "exports-late", "bad", _("Exports late"), _("%s lakes behind"), *_EXPORTS)
-PAUSE = Cause(7, "paused", "warning", _("Paused"), _("%s queues paused"))
-FAILED = Cause(8, "failed", "warning", _("Failed"), _("%s queues with failures"), *_FAILURES)
-DEAD = Cause(
-    9, "dead-letters", "warning", _("Dead letters"), _("%s queues with dead letters"), *_MESSAGES
+CALLBACK = Cause(
+    7,
+    "callback-failing",
+    "bad",
+    _("Callback failing"),
+    _("%s queues with failing callbacks"),
+    *_BATCHES,
 )
-LOST = Cause(11, "lost", "warning", _("Messages lost"), _("%s subscriptions with lost messages"))
+PAUSE = Cause(8, "paused", "warning", _("Paused"), _("%s queues paused"))
+FAILED = Cause(9, "failed", "warning", _("Failed"), _("%s queues with failures"), *_FAILURES)
+DEAD = Cause(
+    10, "dead-letters", "warning", _("Dead letters"), _("%s queues with dead letters"), *_MESSAGES
+)
+LOST = Cause(12, "lost", "warning", _("Messages lost"), _("%s subscriptions with lost messages"))
+ABANDONED = Cause(
+    13,
+    "abandoned",
+    "warning",
+    _("Batch abandoned"),
+    _("%s queues with abandoned batches"),
+    *_BATCHES,
+)
 NO_POSITION = Cause(
     -1, "no-position", "bad", _("Position lost"), _("%s subscriptions without a position")
 )
 OPEN = Cause(
-    10, "open", "warning", _("Open transaction"), _("%s open transactions"), "health", _("database")
+    11, "open", "warning", _("Open transaction"), _("%s open transactions"), "health", _("database")
 )
 
 
@@ -154,6 +173,7 @@ class Row:
     onset: Onset | None = None  # When the attempts began to fail, if they do.
     paused_by: str | None = None  # Who paused the queue, if it is paused.
     paused_at: dt.datetime | None = None
+    batches: BatchHealth | None = None  # None without open and abandoned ones.
     times: Times = UNKNOWN
     alert: Alert | None = None
     source: str = (
@@ -280,6 +300,8 @@ class _Asked(NamedTuple):
     paused_at: dt.datetime | None
     #: The age of the database's oldest transaction.
     open_for: float | None
+    #: The state of the queue's batches as JSON.
+    batches: str | None
 
     @property
     def error(self) -> str:
@@ -359,6 +381,7 @@ def look(
             Alert(EXPORTS if fails else LATE, lake, text)
             for lake, fails, text in (exports.problems(using, seen) if exports_used else ())
         ],
+        seen=seen,
     )
 
 
@@ -371,6 +394,7 @@ def judged(
     sources: Mapping[int, list[str]],
     marks: Sequence[Mark],
     others: Sequence[Alert] = (),
+    seen: Collection[str] | None = None,
 ) -> Overview:
     """Return rows with alerts for these queues, the worst first.
 
@@ -381,12 +405,13 @@ def judged(
         sources: by queue id, the names of the queues that dead-letter into that queue.
         marks: deploys and the like, the oldest first.
         others: further alerts, not of a queue.
+        seen: the names of the queues that the user may see; None: all.
     """
     params = {
         "failing": [pk for pk, each in history.items() if _fails(each)],
         "paused": [queue.pk for queue in queues if queue.paused],
     }
-    names = {"oldest": places.OLDEST_READABLE, "minutes": MINUTES}
+    names = {"oldest": places.OLDEST_READABLE, "minutes": MINUTES, "batches": batches.STATE}
     asked = {pk: _Asked(*row) for pk, *row in failures.ask("overview", params, **names)}
     at = now()
     minutes = {pk: each.by_minute for pk, each in asked.items() if each.minutes}
@@ -396,11 +421,9 @@ def judged(
     lags, names_by_id = lags_of(queues), {queue.pk: queue.name for queue in queues}
     rows = []
     for queue in queues:
-        backlog = measured.get(queue.name)
-        if backlog is None:
+        if (backlog := measured.get(queue.name)) is None:
             continue
-        happened = history.get(queue.pk, Recent())
-        told = asked[queue.pk]
+        told, happened = asked[queue.pk], history.get(queue.pk, Recent())
         row = Row(
             queue,
             _counts(backlog),
@@ -418,12 +441,13 @@ def judged(
             began.get(queue.pk),
             told.paused_by,
             told.paused_at,
+            batches=BatchHealth.of(told.batches),
         )
         if queue.source_id is not None:
             row.read_from(names_by_id.get(queue.source_id, ""), lags[queue.pk])
         row.alert = _alert(row)
         rows.append(row)
-    alerts = [row.alert for row in rows if row.alert]
+    alerts = [alert for row in rows for alert in (row.alert, *_batch_alerts(row, seen)) if alert]
     alerts += [alert for process in processes if (alert := _vanished(process))]
     alerts += [*_long_open(asked[queues[0].pk].open_for), *others]
     for alert in alerts:
@@ -452,6 +476,36 @@ def _processes(queues: Sequence[Queue]) -> list[Process]:
     return [process for process in found if names.intersection(process.queues)]
 
 
+def _batch_alerts(row: Row, seen: Collection[str] | None) -> Iterator[Alert]:
+    """Yield the alerts for a queue's batches, one for each problem."""
+    queue, found = row.queue, row.batches
+    if found is not None and found.failing:
+        text = ngettext(
+            "%(count)s batch whose callback cannot be sent, and is tried again",
+            "%(count)s batches whose callbacks cannot be sent, and are tried again",
+            found.failing,
+        ) % {"count": number(found.failing)}
+        alert = Alert(CALLBACK, queue.name, text, queue, harm=found.failing)
+        if is_name_seen(found.then_queue or "", seen):
+            alert.error = cut(error_line(found.error or ""), 200)
+        yield alert
+    if found is not None and found.abandoned:
+        text = ngettext(
+            "%(count)s batch abandoned in the last day: members may be missing",
+            "%(count)s batches abandoned in the last day: members may be missing",
+            found.abandoned,
+        ) % {"count": number(found.abandoned)}
+        yield Alert(
+            ABANDONED,
+            queue.name,
+            text,
+            queue,
+            since=found.first_at,
+            harm=found.abandoned,
+            begun=found.last_at,
+        )
+
+
 def _long_open(seconds: float | None) -> Iterator[Alert]:
     """Yield the alert for an oldest transaction of this age, if it is too old."""
     if seconds is not None and seconds > LONG_TRANSACTION:
@@ -474,6 +528,11 @@ def _sources(queues: Sequence[Queue], seen: Container[str] | None) -> dict[int, 
 def name_of(queue: Queue, seen: Container[str] | None) -> str:
     """Return the queue's name, or "another queue" if the user may not see it."""
     return queue.name if seen is None or queue.name in seen else gettext("another queue")
+
+
+def is_name_seen(queue_name: str, seen: Iterable[str] | None) -> bool:
+    """Return whether the user may see a queue of this name. ``seen`` is None if he may see all."""
+    return seen is None or queue_name.lower() in {name.lower() for name in seen}
 
 
 def add_times(rows: Sequence[Row]) -> None:

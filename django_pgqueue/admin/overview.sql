@@ -28,7 +28,8 @@ SELECT q.id, coalesce(f.failed, 0), coalesce(f.dead, 0), o.seconds::float8, a.er
        a.error_classes, a.minutes, a.attempts, a.failed, p.who, p.at,
        (SELECT extract(epoch FROM max(clock_timestamp() - xact_start))::float8 FROM pg_stat_activity
         WHERE backend_xmin IS NOT NULL AND datname = current_database()
-          AND backend_type = 'client backend')
+          AND backend_type = 'client backend'),
+       {batches}::text
 FROM unnest(%(queues)s::int[]) AS q (id)
 LEFT JOIN failures f ON f.source_id = q.id
 LEFT JOIN oldest o ON o.id = q.id

@@ -16,7 +16,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from django_pgqueue.admin import overview
-from django_pgqueue.admin.access import allowed
+from django_pgqueue.admin.access import names_for
 from django_pgqueue.admin.acknowledging import acknowledge, as_shown, forget
 from django_pgqueue.admin.bulk_actions import may
 from django_pgqueue.admin.charts import spark_paths
@@ -67,8 +67,7 @@ class FiguresPage(Page):
     @property
     def seen(self) -> Collection[str] | None:
         """The names of the queues that the user may see; None: all."""
-        seen = allowed(self.request)
-        return None if seen is None else seen.values()
+        return names_for(self.request)
 
     def look(self) -> Overview:
         """Measure all queues that the user may see."""
@@ -106,7 +105,7 @@ class FiguresPage(Page):
         if queue is not None and cause is overview.DEAD and may(self.request, Kind.REDRIVE):
             return linked(self.url("queue_redrive", queue.pk), _("redrive"))
         url = cause.page and self.url(cause.page)
-        of_queue = queue is not None and cause.page.startswith("message")
+        of_queue = queue is not None and cause.page.startswith(("message", "batch"))
         query = {"queue": queue.pk} if queue is not None and of_queue else {}
         return linked(url, cause.label, **query) if url else ""
 

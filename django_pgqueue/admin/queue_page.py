@@ -17,6 +17,7 @@ from django.utils.timezone import now
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from django_pgqueue.admin.batches import batches_url
 from django_pgqueue.admin.bulk_actions import may
 from django_pgqueue.admin.charts import Chart, Histogram
 from django_pgqueue.admin.failures import WINDOWS, Failures
@@ -136,6 +137,7 @@ class QueueOverviewPage(FiguresPage):
             replace(failures, window=WINDOWS["1h"]),
             sources={pk: [name_of(source, self.seen) for source in sources]} if sources else {},
             marks=happened.marks,
+            seen=self.seen,
         )
         found.rows[0].times = happened.times
         in_groups = groups_of(queue, LONGEST_LIST, self.owner.message_link, states=False)
@@ -173,11 +175,17 @@ class QueueOverviewPage(FiguresPage):
                 ],
                 **self._stored(queue),
                 **listed(in_groups),
-                "groups_url": self.url("queue_groups", pk),
                 "links": self._links(queue, bool(sources)),
-                "back": self.request.get_full_path(),
+                **self._urls(queue),
             },
         )
+
+    def _urls(self, queue: Queue) -> dict[str, str]:
+        return {
+            "groups_url": self.url("queue_groups", queue.pk),
+            "batches_url": batches_url(self, queue),
+            "back": self.request.get_full_path(),
+        }
 
     def _queue(self, pk: int) -> tuple[Queue, list[Queue], list[Queue]]:
         """Return the queue, the queues that dead-letter into it, and its subscriptions.

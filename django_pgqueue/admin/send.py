@@ -24,6 +24,7 @@ from django_pgqueue.admin.page import QueuePage
 from django_pgqueue.admin.timeline import HEADER
 from django_pgqueue.engine.audit.entry import record
 from django_pgqueue.errors import InvalidArgument, InvalidMessage
+from django_pgqueue.flows.batches import HEADER as BATCH
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.types import was_skipped
 
@@ -64,7 +65,7 @@ class SendForm(forms.Form):
             self.body_was = json.loads(copied.text or "null")
             headers = copied.headers if isinstance(copied.headers, dict) else {}
             self.headers_was = {
-                key: value for key, value in headers.items() if key != HEADER
+                key: value for key, value in headers.items() if key not in (HEADER, BATCH)
             } or None
             initial |= {"group": copied.group_key, "priority": copied.priority}
             initial["body"] = JSONText.shown(mask(self.body_was))

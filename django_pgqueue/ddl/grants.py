@@ -28,6 +28,14 @@ _RECORDED = (
     "host), UPDATE (count, ended_at)"
 )
 
+# The columns of a batch that its sender changes, and those that a count or a cancel changes: never
+# the callback, which a consumer sends with the consumer's rights.
+_SEALED = "members, sealed_at, callback_id, done_at, error"
+_COUNTED = (
+    f"{_SEALED}, completed, failed, dead_lettered, cancelled, expired, replaced, deleted, "
+    "cancelled_at, abandoned, looked_at"
+)
+
 # The rights of each kind of role, by table name without its prefix. Triggers run with the rights of
 # the role whose statement fires them, so a sender needs rights on the live tables.
 _SENDER = {
@@ -45,6 +53,8 @@ _SENDER = {
     "recheck": "INSERT",
     "claim": _KEPT,
     "unlogged": "SELECT",
+    "batch": f"SELECT, INSERT, UPDATE ({_SEALED})",
+    "batch_part": "SELECT, INSERT",
 }
 _CONSUMER = {
     **_SENDER,
@@ -62,6 +72,8 @@ _CONSUMER = {
     "note": _KEPT,
     "wait": _KEPT,
     "signal": _KEPT,
+    "batch": f"SELECT, INSERT, DELETE, UPDATE ({_COUNTED})",
+    "batch_part": _KEPT,
     "schedule": "SELECT, INSERT, UPDATE",
     "audit": f"SELECT (id, count, ended_at), {_RECORDED}",
 }
@@ -72,6 +84,7 @@ _ANALYST = dict.fromkeys(
         *("rollup", "rollup_run", "lake", "export_run", "purge_mark", "attempt", "schedule"),
         *("bulk_action", "bulk_action_part", "group_setting", "history", "audit"),
         *("mark", "acknowledgement", "cursor", "step", "note", "wait", "signal"),
+        *("batch", "batch_part"),
     ),
     "SELECT",
 )
@@ -130,7 +143,7 @@ _READ = f"signal|may|audit|wake|sent|fall_asleep|go_on|{_HEADS}|{_SLOTS}|{_SUBSC
 
 # Functions that triggers, policies and statements call with the rights of the role.
 _FUNCTIONS = {
-    "sender": "^pgqueue_(wake|sent)$",
+    "sender": "^pgqueue_(wake|sent|may)$",
     "consumer": f"^pgqueue_({_READ})$",
     "operator": f"^pgqueue_(apply_limits|{_READ})$",
     "analyst": "^pgqueue_(may|spacing|group_rule|shows|passed)$",

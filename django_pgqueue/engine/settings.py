@@ -49,7 +49,7 @@ _DAYS_OR_NONE = Kind(
 _WORDS = ("password", "passwd", "secret", "token", "authorization", "api_key", "apikey")
 
 #: The parts of the admin that are hidden until they are used.
-ADMIN_PARTS = ("schedules", "topics", "exports", "rollups")
+ADMIN_PARTS = ("schedules", "topics", "exports", "rollups", "batches")
 
 
 def _are_parts(value: Any) -> bool:

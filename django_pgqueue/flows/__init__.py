@@ -1,1 +1,1 @@
-"""What a handler keeps for the next delivery of its message: steps, notes and waits."""
+"""What a handler keeps for the next delivery: steps, notes and waits; the members of batches."""

@@ -70,7 +70,7 @@ def _find_expired(work: Work) -> None:
             return
         if isinstance(answer, dt.datetime):
             before = min(before, make_aware(answer) if is_naive(answer) else answer)
-    work.before = min([before, *_unread_from(work)])
+    work.before = min([before, *_unread_from(work), *_uncounted_from(work)])
 
 
 def _unread_from(work: Work) -> Iterator[dt.datetime]:
@@ -88,6 +88,16 @@ def _unread_from(work: Work) -> Iterator[dt.datetime]:
             yield kept_from
         elif behind.unread_since is not None:
             yield max(kept_from, behind.unread_since)
+
+
+def _uncounted_from(work: Work) -> Iterator[dt.datetime]:
+    """Yield when the oldest open batch began: its members were sent later, and must be counted."""
+    began = work.value(
+        "SELECT min(created_at) FROM pgqueue_batch WHERE queue_id = %s AND done_at IS NULL",
+        [work.queue.pk],
+    )
+    if began is not None:
+        yield began
 
 
 def tell_losses(work: Work) -> None:

@@ -18,6 +18,7 @@ from django_pgqueue.maintenance.retention import remove_expired, tell_losses
 from django_pgqueue.maintenance.stored_queue import StoredQueue
 from django_pgqueue.maintenance.upkeep import (
     prune_attempts,
+    prune_batches,
     prune_steps,
     repair_wake,
     sweep_keys,
@@ -36,6 +37,7 @@ QUEUE_STEPS: tuple[Callable[[Work], None], ...] = (
     sweep_slots,
     prune_attempts,
     prune_steps,
+    prune_batches,
 )
 
 #: The longest timeout in seconds: the server stores timeouts as integers of milliseconds.

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from django_pgqueue.conf import settings
-from django_pgqueue.engine.names import MESSAGE, own_table
+from django_pgqueue.engine.names import MESSAGE, own_table, own_tables
 from django_pgqueue.maintenance.work import Work
 
 #: One transaction checks at most this many keys, or deletes at most this many slots.
@@ -81,6 +81,21 @@ def prune_steps(work: Work) -> None:
     for statement in ("prune_waits", "prune_signals"):
         while len(work.fetch(statement, {"batch": PRUNED})) == PRUNED:
             pass
+
+
+def prune_batches(work: Work) -> None:
+    """Delete the batches that were done before ``work.before``, as their members are deleted.
+
+    A batch stays while its callback's message is in the queue.
+    """
+    if work.before is None:
+        return
+    page = {"before": work.before, "batch": PRUNED}
+    for then, queue_id in work.fetch("called_queues", page):
+        message, archive = own_tables(queue_id or work.queue.pk)  # a dropped queue has no messages
+        tables: dict[str, Any] = {"then_message": message, "then_archive": archive}
+        while len(work.fetch("prune_batches", {**page, "then": then}, **tables)) == PRUNED:
+            work.tell()
 
 
 def _prune_pages(work: Work, kept: str, after: int) -> int | None:

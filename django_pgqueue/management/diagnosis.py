@@ -21,7 +21,7 @@ from django_pgqueue.engine.subscriptions.reading import position_lost
 from django_pgqueue.engine.times import moment, server_time
 from django_pgqueue.engine.wording import age
 from django_pgqueue.errors import TablesMissing
-from django_pgqueue.maintenance import lakes
+from django_pgqueue.maintenance import batches, lakes
 from django_pgqueue.maintenance.round import is_lost
 from django_pgqueue.management.base import counted
 from django_pgqueue.models import Message, Process, Queue, Schedule
@@ -396,6 +396,33 @@ def _schedules(alias: str, limits: Limits, report: Report) -> str:
     return f"{active.count() + ended}; none is late{rest}"
 
 
+def _batches(alias: str, limits: Limits, report: Report) -> str:
+    """Report callbacks that cannot be sent, and batches that nothing sealed in time."""
+    found = batches.health(alias)
+    for name, each in found:
+        if each.failing:
+            report(
+                f"{_batches_of(each.failing, name)} cannot send the callback; batch "
+                f"{each.newest_failing}, to queue {each.then_queue}: {each.error}",
+                "Correct the queue of the callback, as the error says. Consumers try again.",
+                {"queue": name, "batches": each.failing, "newest": each.newest_failing},
+            )
+        if each.abandoned:
+            report(
+                f"{_batches_of(each.abandoned, name)} abandoned in the last day, the newest is "
+                f"batch {each.newest_abandoned}: members may be missing",
+                "Find out why the sender did not call seal(), and send the missing messages. If it "
+                "needs more time, pass a longer open_for to open_batch().",
+                {"queue": name, "batches": each.abandoned, "newest": each.newest_abandoned},
+            )
+    number = sum(each.open for _name, each in found)
+    return f"{number:,} in progress; none is abandoned or cannot send its callback"
+
+
+def _batches_of(number: int, queue: str) -> str:
+    return f"{number:,} batch{'' if number == 1 else 'es'} of queue {queue}"
+
+
 def _exports(alias: str, limits: Limits, report: Report) -> str:
     """Report lakes whose exports fail or are late, or whose columns do not fit the bodies."""
     found = lakes.health(alias, 100_000)
@@ -485,5 +512,6 @@ CHECKS: dict[str, Check] = {
     "sizes": _sizes,
     "attempts": _attempts,
     "schedules": _schedules,
+    "batches": _batches,
     "exports": _exports,
 }

@@ -282,6 +282,24 @@ def bulk_action_ended(sender: Any, bulk_action: Any, **kwargs: Any) -> None:
     )
 
 
+def batch_done(sender: str, batch: Any, **kwargs: Any) -> None:
+    counts = ", ".join(f"{n} {name}" for name, n in batch.counts.items() if n) or "no members"
+    _log(INFO, sender, "batch %(batch)s is done: %(counts)s", batch=batch.pk, counts=counts)
+
+
+def batch_abandoned(sender: str, batch: Any, **kwargs: Any) -> None:
+    text = (
+        "batch %(batch)s was sealed with %(members)s members, because its time ran out: its sender "
+        "may have died, and members may be missing"
+    )
+    _log(WARNING, sender, text, batch=batch.pk, members=batch.members)
+
+
+def batch_failed(sender: str, batch: Any, error: Exception, **kwargs: Any) -> None:
+    text = "batch %(batch)s could not send its callback to %(target)s, and tries again: %(error)s"
+    _log_error(sender, text, error, batch=batch.pk, target=batch.then_queue)
+
+
 def schedule_ended(sender: str, schedule: Any, **kwargs: Any) -> None:
     text = "schedule %(schedule)s ended, because no running consumer declares it any more"
     _log(WARNING, sender, text, schedule=schedule.name)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from django.db import models, transaction
+
+from django_pgqueue.engine import arguments
 from django_pgqueue.engine.read import polling, reading
 from django_pgqueue.engine.subscriptions.reading import refuse_groups
+from django_pgqueue.queues.batch import OPEN_FOR, Batch
 from django_pgqueue.queues.decorators import documented, twin_of
 from django_pgqueue.queues.message import Message
 from django_pgqueue.queues.operations import Operations
+from django_pgqueue.queues.unsent import UnsentMessage, unsent
 from django_pgqueue.tables.queue import Queue
 
 
@@ -25,6 +32,93 @@ class BoundQueue(Operations[Message]):
     """
 
     _model = Message
+
+    @documented(unsent)
+    def message(
+        self,
+        /,
+        body: Any,
+        *,
+        headers: dict[str, Any] | None = None,
+        delay: float | dt.timedelta | None = 0,
+        expires: float | dt.timedelta | None = None,
+        priority: int = 0,
+        group: str | None = None,
+    ) -> UnsentMessage:
+        """Return a message that is not sent yet, for ``batch(then=...)``. Makes no query."""
+        return unsent(
+            self.name,
+            body,
+            headers=headers,
+            delay=delay,
+            expires=expires,
+            priority=priority,
+            group=group,
+        )
+
+    @contextmanager
+    def batch(self, *, then: UnsentMessage | None = None, name: str = "") -> Iterator[Batch]:
+        """Send messages as a batch, whose callback is sent when all of them have ended.
+
+        The block is a transaction, or a savepoint of the caller's one: its members and the batch
+        are committed together, and an error in the block leaves nothing. At its end the batch is
+        sealed. For members from several transactions use :meth:`open_batch`.
+
+        Arguments:
+            then: the callback, from ``queue("reports").message({...})`` or ``message_of(task)``.
+                It is sent exactly once, in the transaction that marks the batch as done.
+            name: a text for the admin and for the header of the callback.
+
+        >>> with queue("mails").batch(then=queue("reports").message({"report": "mails"})) as batch:
+        ...     ids = batch.send_batch([{"user": 7}, {"user": 8}])
+
+        Raises QueueNotFound, InvalidArgument.
+        """
+        with transaction.atomic(using=self._open().alias):
+            batch = self._begin(then, name, None)
+            with batch._block():
+                yield batch
+
+    def open_batch(
+        self,
+        *,
+        then: UnsentMessage | None = None,
+        name: str = "",
+        open_for: float | dt.timedelta = OPEN_FOR,
+    ) -> Batch:
+        """Begin a batch that stays open for members, from any process, until ``seal()``.
+
+        Arguments:
+            then, name: as for :meth:`batch`.
+            open_for: seconds or a timedelta. If nothing has sealed the batch by then, it is sealed
+                with the members that it has, and ends as ``abandoned``, with an alert.
+
+        >>> batch = queue("mails").open_batch(then=queue("reports").message({"report": "mails"}))
+        >>> batch.send({"user": 7})
+        1
+        >>> batch.seal()
+        True
+
+        Raises QueueNotFound, InvalidArgument.
+        """
+        with transaction.atomic(using=self._open().alias):
+            return self._begin(then, name, arguments.duration(open_for, "open_for", least=1))
+
+    @twin_of(open_batch)
+    def aopen_batch(self, *args, **kwargs):
+        return self.open_batch(*args, **kwargs)
+
+    def batches(self) -> models.QuerySet[Batch]:
+        """Return the batches of this queue, the latest first, as a queryset.
+
+        >>> [batch.progress for batch in queue("mails").batches().filter(done_at=None)]
+        [0.25]
+        """
+        opened = self._open()
+        return Batch.objects.using(opened.alias).filter(queue_id=opened.id)
+
+    def _begin(self, then: Any, name: str, open_for: dt.timedelta | None) -> Batch:
+        return Batch.objects.begin(self._open().source, then, name, open_for)
 
     @property
     def pgmq(self) -> PGMQQueue:

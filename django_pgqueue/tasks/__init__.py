@@ -11,7 +11,19 @@
 from __future__ import annotations
 
 from django_pgqueue.tasks import framework  # noqa: F401  first: it refuses a Django without Tasks
-from django_pgqueue.tasks.backend import DummyBackend, ImmediateBackend, PgQueueBackend
+from django_pgqueue.tasks.backend import (
+    DummyBackend,
+    ImmediateBackend,
+    PgQueueBackend,
+    message_of,
+)
 from django_pgqueue.tasks.definition import PgQueueTask, task
 
-__all__ = ["DummyBackend", "ImmediateBackend", "PgQueueBackend", "PgQueueTask", "task"]
+__all__ = [
+    "DummyBackend",
+    "ImmediateBackend",
+    "PgQueueBackend",
+    "PgQueueTask",
+    "message_of",
+    "task",
+]

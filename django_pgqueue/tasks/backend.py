@@ -16,7 +16,7 @@ from django_pgqueue.acks import AckPolicy
 from django_pgqueue.engine import arguments
 from django_pgqueue.errors import InvalidArgument, InvalidMessage, QueueNotFound
 from django_pgqueue.handlers import Handler
-from django_pgqueue.models import Queue, queue
+from django_pgqueue.models import Batch, BoundQueue, Queue, UnsentMessage, queue
 from django_pgqueue.tasks import framework
 from django_pgqueue.tasks.definition import Call, Options, PgQueueTask, call_of
 from django_pgqueue.tasks.framework import (
@@ -103,10 +103,16 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
 
         Raises InvalidTask, TypeError for arguments that are not JSON, and QueueNotFound.
         """
+        return self.enqueue_in(queue(task.queue_name, using=self.database), task, args, kwargs)
+
+    def enqueue_in(
+        self, place: BoundQueue | Batch, task: Task[..., Any], args: Any, kwargs: dict[str, Any]
+    ) -> TaskResult[..., Any]:
+        """Send the task's message to its queue, or as a member of a batch."""
         self.validate_task(task)
         args, kwargs = _plain(args, kwargs)
         with self._naming_command(task.queue_name):
-            sent = queue(task.queue_name, using=self.database).send(
+            sent = place.send(
                 body_of(task, args, kwargs),
                 group=_key(task, "group", args, kwargs),
                 unique=_key(task, "unique", args, kwargs),
@@ -203,6 +209,33 @@ class ImmediateBackend(Options, framework.ImmediateBackend):  # type: ignore[mis
 
 class DummyBackend(Options, framework.DummyBackend):  # type: ignore[misc]
     """Django's DummyBackend: tasks are kept in ``results`` and never run."""
+
+
+def message_of(task: Task[..., Any], /, *args: Any, **kwargs: Any) -> UnsentMessage:
+    """Return the message of a task's run that is not sent yet: the callback of a batch.
+
+    Its options are the task's priority, group and ``expires``. Its unique key is left out, since a
+    callback is never skipped.
+
+    >>> with queue("default").batch(then=message_of(report, "welcome")) as batch:
+    ...     results = [batch.enqueue(welcome, pk) for pk in users]
+
+    Raises InvalidArgument, InvalidTask, and TypeError for arguments that are not JSON.
+    """
+    backend = task.get_backend()
+    if not isinstance(backend, PgQueueBackend):
+        raise InvalidArgument(
+            f"task {task.name!r} is of the backend {type(backend).__name__}, which sends no "
+            f"messages: choose django_pgqueue.tasks.PgQueueBackend in TASKS"
+        )
+    if task.run_after is not None:
+        raise InvalidArgument(
+            f"task {task.name!r} has a run_after, and the end of a batch is not known: leave it out"
+        )
+    body, group, _unique = backend.message_of(task, args, kwargs)
+    expires = getattr(task, "expires", None)
+    target = queue(task.queue_name, using=backend.database)
+    return target.message(body, expires=expires, priority=task.priority, group=group)
 
 
 def refuse_policy(handler: Handler) -> None:

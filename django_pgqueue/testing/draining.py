@@ -20,7 +20,7 @@ from django_pgqueue.database.runner import DjangoRunner
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.flows.durable import open_in_thread
 from django_pgqueue.handlers import Handler, autodiscover, handler_of, handlers
-from django_pgqueue.models import LiveMessage, Message, Queue
+from django_pgqueue.models import Batch, LiveMessage, Message, Queue
 from django_pgqueue.queues.bound import bound_to
 from django_pgqueue.testing.rates import FrozenRates
 from django_pgqueue.types import State
@@ -77,7 +77,11 @@ def drain(
     clock = _Clock(found, rates)
     handled: list[Message] = []
     try:
-        while messages := run.lease() or (policies and clock.advance() and run.lease()):
+        while messages := (
+            run.lease()
+            or (policies and clock.advance() and run.lease())
+            or (run.counts_batches() and run.lease())
+        ):
             assert len(handled) + len(messages) <= limit, (
                 f"queue {queue!r} is not empty after {limit} messages: does its handler always "
                 f"send another, or always ask for a retry? If not, pass a higher limit to drain()"
@@ -162,6 +166,14 @@ class _Run(Execution):
         self._policies = policies
         self._rates = rates
         self._raised: BaseException | None = None
+
+    def counts_batches(self) -> bool:
+        """Count the batches whose members have ended here. Returns whether there are some."""
+        alias = self._subscription.queue.alias
+        found = left = self._subscription.batches.take().get(alias, set())
+        while left:
+            left = Batch.objects.count_members(left, using=alias)
+        return bool(found)
 
     def lease(self) -> list[Message]:
         """Lease the next message, or the next batch of messages."""

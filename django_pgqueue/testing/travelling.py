@@ -11,7 +11,7 @@ from django.db import connections, models, transaction
 from django_pgqueue.engine import arguments
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.handlers import autodiscover
-from django_pgqueue.models import Queue, Schedule
+from django_pgqueue.models import Batch, Queue, Schedule
 from django_pgqueue.schedules import declared
 from django_pgqueue.testing import rates
 
@@ -25,6 +25,8 @@ _MOMENTS = (
     ("claim", "first_at"),
     ("wait", "until"),
     ("signal", "keep_until"),
+    ("batch", "open_until"),
+    ("batch", "looked_at"),
 )
 
 # The delays of messages that subscriptions have not read.
@@ -69,6 +71,9 @@ def travel(span: float | dt.timedelta, *, using: str | None = None) -> int:
     sent = 0
     while ticks := Schedule.objects.send_due(using=alias):
         sent += ticks
+    due = set(Batch.objects.due(using=alias))
+    while due:
+        due = Batch.objects.count_members(due, using=alias)
     return sent
 
 

@@ -19,6 +19,7 @@ from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.queues.bound import bound_to
 from django_pgqueue.worker.announcer import Announcer, send, use
+from django_pgqueue.worker.batches import EndedBatches
 from django_pgqueue.worker.connections import Limit, limited, return_pooled, small_pools
 from django_pgqueue.worker.execution import Execution
 from django_pgqueue.worker.fetcher import Fetcher
@@ -57,7 +58,8 @@ class Consumer:
         self.options = options
         #: Wakes the fetch loop when a buffer is low.
         low = threading.Event()
-        self.subscriptions = _subscriptions(handlers, options, low)
+        batches = EndedBatches()
+        self.subscriptions = _subscriptions(handlers, options, low, batches)
         self.started = time.monotonic()
         #: Why the process stops.
         self.reason = ""
@@ -87,6 +89,7 @@ class Consumer:
         self.ticker = Ticker(
             {alias: [s.queue.pk for s in theirs] for alias, theirs in by_alias.items()},
             lambda alias: by_alias[alias][0].process_id,
+            batches,
         )
         self._listeners = [
             Listener(alias, self.fetcher, probe=options.database_timeout)
@@ -253,6 +256,8 @@ class Consumer:
 
     def _is_drained(self) -> bool:
         if self._busy():
+            return False
+        if self.ticker.count_batches():  # whose callbacks may be in these queues
             return False
         time.sleep(_DRAIN_CHECK)
         leased = self._leased()
@@ -428,7 +433,7 @@ class Consumer:
 
 
 def _subscriptions(
-    handlers: Sequence[Handler], options: Options, low: threading.Event
+    handlers: Sequence[Handler], options: Options, low: threading.Event, batches: EndedBatches
 ) -> list[Subscription]:
     """Return a subscription for each handler. Raises QueueNotFound and InvalidArgument."""
     found: dict[tuple[str, int], Subscription] = {}
@@ -444,7 +449,7 @@ def _subscriptions(
                 f"{other.handler.label} and {handler.label}: remove one of them, or route to a "
                 f"second queue"
             )
-        found[queue.alias, queue.pk] = Subscription(handler, queue, options, low)
+        found[queue.alias, queue.pk] = Subscription(handler, queue, options, low, batches)
     return list(found.values())
 
 

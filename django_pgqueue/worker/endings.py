@@ -56,6 +56,10 @@ class Late:
 Ending = Outcome | Lost | Cancelled | Release | Parked | Late
 
 
+#: The endings after which a message is in the queue no more.
+_ENDS = (Ack, Reject, Discard, Cancelled)
+
+
 def announce(subscription: Subscription, outcomes: Sequence[tuple[Message, Ending]]) -> None:
     """Count endings, pass the next messages of groups to the workers, and send the signals.
 
@@ -65,6 +69,8 @@ def announce(subscription: Subscription, outcomes: Sequence[tuple[Message, Endin
         kind: [] for kind in (Ack, Nack, Reject, Discard, Lost, Cancelled, Release, Parked)
     }
     for message, outcome in outcomes:
+        if message.headers and isinstance(outcome, _ENDS):
+            subscription.batches.note(subscription.queue.alias, message.headers)
         for kind, ended in by_kind.items():
             if isinstance(outcome, kind):
                 ended.append((message, outcome))

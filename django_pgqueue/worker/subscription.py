@@ -24,6 +24,7 @@ from django_pgqueue.queues.bound import bound_to
 from django_pgqueue.tables.queue import reopened
 from django_pgqueue.types import Receipt
 from django_pgqueue.worker.announcer import send
+from django_pgqueue.worker.batches import EndedBatches
 from django_pgqueue.worker.buffer import AsyncBuffer, Buffer, FetchPlan
 from django_pgqueue.worker.counts import Counts
 from django_pgqueue.worker.options import Options
@@ -55,6 +56,7 @@ class Subscription:
         queue: Queue,
         options: Options,
         awake: threading.Event | None = None,
+        batches: EndedBatches | None = None,
     ) -> None:
         self.handler = handler
         self.queue = queue
@@ -88,6 +90,8 @@ class Subscription:
         #: announced.
         self.most_ended = max(capacity * _ENDED, _LEAST_ENDED)
         self.counts = Counts()
+        #: The batches whose members have ended here.
+        self.batches = batches or EndedBatches()
         #: Whether the handler cannot keep every limit.
         self._unlimited = handler.locked or handler.ack_policy is AckPolicy.ACK_FIRST
         if self._unlimited:
@@ -172,6 +176,8 @@ class Subscription:
         self.counts.add(
             leased=len(messages), exhausted=len(found.exhausted), expired=len(found.expired)
         )
+        if found.exhausted or found.expired:
+            self.batches.note_queue(self.queue.alias, self.queue.pk)
         return messages
 
     def fall_asleep(self, sleep: Sleep) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""The ticker: the loop that sends due schedules, and keeps the rows of declared ones."""
+"""The ticker: the loop that sends due schedules, keeps declared ones, and counts batches."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from django.db import Error, close_old_connections, connections
 
 from django_pgqueue import signals
 from django_pgqueue.engine.times import moment
-from django_pgqueue.models import Process, Schedule
+from django_pgqueue.models import Batch, Process, Schedule
 from django_pgqueue.schedules import Declaration, declared
 from django_pgqueue.worker.announcer import send
+from django_pgqueue.worker.batches import EndedBatches
 from django_pgqueue.worker.loop import Loop, for_each
 
 logger = logging.getLogger("django_pgqueue")
@@ -23,6 +24,9 @@ logger = logging.getLogger("django_pgqueue")
 _LONGEST, _SHORTEST = 10.0, 0.05
 #: A schedule ends once no process has declared it for this many seconds: longer than a restart.
 _GRACE = 60.0
+#: The pause between two counts of batches: so many seconds, or times what the last count took. One
+#: count finds all members that have ended meanwhile, and counting takes a small part of the time.
+_COUNT_PAUSE, _COUNT_PART, _LONGEST_COUNT_PAUSE = 0.02, 5, 0.5
 
 
 def synchronize(alias: str) -> int:
@@ -53,10 +57,13 @@ class Ticker(Loop):
         self,
         queues: Mapping[str, Collection[int]],
         process_id: Callable[[str], int | None] = lambda alias: None,
+        batches: EndedBatches | None = None,
     ) -> None:
         """``queues``: the ids of the queues that the process consumes, by database alias.
-        ``process_id`` takes an alias, and returns the id of the process's row there, or None."""
-        super().__init__("schedules")
+        ``process_id`` takes an alias, and returns the id of the process's row there, or None.
+        ``batches``: those whose members end in the process."""
+        self._batches = batches or EndedBatches()
+        super().__init__("schedules", awake=self._batches.awake)
         self._queues = queues
         self._process_id = process_id
         #: The time when the declarations were last saved, by database.
@@ -65,14 +72,34 @@ class Ticker(Loop):
         self._saved: dict[str, list[str]] = {}
         #: The time since which no process has declared a schedule, by database and name.
         self._undeclared: dict[str, dict[str, float]] = {}
+        #: When the schedules are looked at next, and since when batches may be counted again.
+        self._look_at = self._count_at = 0.0
 
     def tick(self) -> float:
-        wait = min(self._look(alias) for alias in self._queues)
-        if wait >= _LONGEST / 2:
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + max(min(map(self._look, self._queues)), _SHORTEST)
+            self._count_at = now  # with what is due
+        elif now < self._count_at:  # let more members end
+            self.stopping.wait(self._count_at - now)
+        began = time.monotonic()
+        has_counted = self.count_batches()
+        now = time.monotonic()
+        pause = max(_COUNT_PAUSE, _COUNT_PART * (now - began))
+        self._count_at = now + min(pause, _LONGEST_COUNT_PAUSE)
+        wait = self._look_at - now
+        if wait >= _LONGEST / 2 and not has_counted:
             connections.close_all()
         else:
             close_old_connections()
         return max(wait, _SHORTEST)
+
+    def count_batches(self) -> bool:
+        """Count the batches whose members have ended here. Returns whether there were some."""
+        taken = self._batches.take()
+        for alias, ids in taken.items():
+            self._count(alias, ids)
+        return bool(taken)
 
     def _look(self, alias: str) -> float:
         """Save declarations and send due schedules. Returns the seconds until the next call."""
@@ -93,7 +120,11 @@ class Ticker(Loop):
                 raise
             plan(overdue=True)
 
-        steps: list[Callable[[], None]] = [send_due]
+        def look_at_batches() -> None:
+            if ids := Batch.objects.due(using=alias):
+                self._batches.put(alias, ids)
+
+        steps: list[Callable[[], None]] = [send_due, look_at_batches]
         if time.monotonic() - self._declared_at.get(alias, -_LONGEST) >= _LONGEST:
             steps.insert(0, partial(self._declare, alias))
         try:
@@ -108,6 +139,23 @@ class Ticker(Loop):
                 wait=_LONGEST,
             )
         return wait
+
+    def _count(self, alias: str, ids: set[int]) -> None:
+        """Count batches. Those that another process counts, or that have more, are next again."""
+        try:
+            again = Batch.objects.count_members(ids, using=alias)
+        except Exception as error:
+            connections[alias].close()
+            send(
+                signals.database_failed,
+                self.name,
+                operation="batches",
+                error=error,
+                wait=_LONGEST,
+            )
+            return  # the next look finds them
+        if again:
+            self._batches.put(alias, again)
 
     def _declare(self, alias: str) -> None:
         """Save declared schedules, end undeclared ones, and correct ticks that are too late."""

@@ -188,6 +188,9 @@ FLOWS = "django_pgqueue/flows"
 STEPS = "tests/flows/test_steps.py"
 BESIDE = "tests/flows/test_interleavings.py"
 WAITS_BESIDE = "tests/flows/test_waits_interleavings.py"
+BATCH = "django_pgqueue/queues/batch.py"
+BATCHES = "tests/batches/test_batches.py"
+BATCHES_BESIDE = "tests/batches/test_interleavings.py"
 LOST_ANSWERS = "tests/flows/test_lost_answers.py"
 LATE_WORKERS = (
     f"{PROMISES}/test_kept.py::test_late_workers_and_cut_connections_store_no_second_value"
@@ -1428,6 +1431,129 @@ MUTANTS = (
                 "DELETE FROM {schema}.pgqueue_wait WHERE key = signal_key RETURNING",
                 "DELETE FROM {schema}.pgqueue_wait WHERE key = signal_key "
                 "AND message_id = ANY(seen) RETURNING",
+            ),
+        ),
+    ),
+    Mutant(
+        "batch-counted-by-two",
+        "a batch is not locked while it is counted",
+        (BATCHES_BESIDE,),
+        (
+            Change(
+                BATCH,
+                '        locked = rows.select_related("queue").select_for_update('
+                'skip_locked=True, of=("self",))\n',
+                '        locked = rows.select_related("queue")\n',
+            ),
+        ),
+    ),
+    Mutant(
+        "batch-left-to-the-other-count",
+        "who finds a batch locked does not count it again",
+        (BATCHES_BESIDE,),
+        (Change(BATCH, "        if len(found) < len(ids):", "        if False:"),),
+    ),
+    Mutant(
+        "batch-done-unsealed",
+        "a batch is done when its members so far have ended",
+        (BATCHES,),
+        (Change(BATCH, "sealed_at__isnull=False, members=_ENDED", "members=_ENDED"),),
+    ),
+    Mutant(
+        "batch-member-after-the-seal",
+        "a sealed batch takes members",
+        (BATCHES,),
+        (
+            Change(
+                f"{FLOWS}/add_members.sql",
+                "WHERE id = %(batch)s::bigint AND sealed_at IS NULL",
+                "WHERE id = %(batch)s::bigint",
+            ),
+        ),
+    ),
+    Mutant(
+        "batch-live-counted",
+        "a member in the queue counts as deleted",
+        (BATCHES,),
+        (
+            Change(
+                f"{FLOWS}/count_members.sql",
+                "WHERE id = m.id LIMIT 1) THEN NULL",
+                "WHERE false) THEN NULL",
+            ),
+        ),
+    ),
+    Mutant(
+        "batch-dead-letters-lost",
+        "dead letters count as deleted",
+        (BATCHES,),
+        (
+            Change(
+                f"{FLOWS}/count_members.sql",
+                "WHERE id = m.id LIMIT 1) THEN 'DEAD",
+                "WHERE false) THEN 'DEAD",
+            ),
+        ),
+    ),
+    Mutant(
+        "batch-counted-twice",
+        "a member that has ended stays in its part, and is counted again",
+        (BATCHES,),
+        (
+            Change(
+                f"{FLOWS}/count_members.sql",
+                "WHERE ended > 0 AND ids IS NOT NULL",
+                "WHERE ended < 0 AND ids IS NOT NULL",
+            ),
+        ),
+    ),
+    Mutant(
+        "batch-counted-in-part",
+        "a count stops after the first members",
+        (BATCHES,),
+        (Change(BATCH, "if looked >= most}", "if looked > 10 * most}"),),
+    ),
+    Mutant(
+        "batch-called-and-not-done",
+        "an error after the callback leaves it sent",
+        (BATCHES,),
+        (
+            Change(
+                BATCH,
+                "            with transaction.atomic(using=self._alias):\n"
+                "                self._update(callback_id=self._call(),",
+                "            if True:\n                self._update(callback_id=self._call(),",
+            ),
+        ),
+    ),
+    Mutant(
+        "batch-members-expired",
+        "retention removes members that are not counted",
+        ("tests/batches/test_keeping.py",),
+        (Change("django_pgqueue/maintenance/retention.py", ", *_uncounted_from(work)])", "])"),),
+    ),
+    Mutant(
+        "batch-gone-before-its-callback",
+        "a batch is deleted while its callback is in the queue",
+        ("tests/batches/test_keeping.py",),
+        (
+            Change(
+                "django_pgqueue/maintenance/prune_batches.sql",
+                "WHERE m.id = b.callback_id\n",
+                "WHERE m.id = b.callback_id AND false\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "batch-block-in-pieces",
+        "a block's sends are commits of their own",
+        (f"{PROMISES}/test_called_back.py", BATCHES),
+        (
+            Change(
+                "django_pgqueue/queues/bound.py",
+                "        with transaction.atomic(using=self._open().alias):\n"
+                "            batch = self._begin(then, name, None)\n",
+                "        if True:\n            batch = self._begin(then, name, None)\n",
             ),
         ),
     ),

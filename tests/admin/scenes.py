@@ -12,6 +12,7 @@ from django.utils.timezone import now
 from django_pgqueue import queue
 from django_pgqueue.acks import Failure
 from django_pgqueue.models import (
+    Batch,
     BulkAction,
     History,
     Mark,
@@ -115,6 +116,7 @@ def play() -> None:
     Message.objects.bind("customer.*.paid", "invoices")
     _tasks()
     _schedules()
+    _batches()
     _bulk_actions()
     _history()
     _rollups()
@@ -163,6 +165,26 @@ def _schedules() -> None:
         name="broken", queue=reports, interval=dt.timedelta(minutes=10)
     )
     broken._update(error="DatabaseError: permission denied for table pgqueue_message_q4")
+
+
+def _batches() -> None:
+    """A batch in progress, one without a callback's queue, an abandoned one, and a done one."""
+    thumbnails, mails = queue("thumbnails"), queue("mails")
+    Message.objects.create_queue("albums")
+    with mails.batch(name="newsletter, November", then=queue("reports").message({})) as running:
+        running.send_batch([{"user": number} for number in range(12)])
+    mails.cancel(mails.peek(qty=40)[-1].id)
+    with thumbnails.batch(then=queue("albums").message({"album": 8})):
+        pass
+    with thumbnails.batch(then=queue("albums").message({"album": 9})) as failing:
+        failing.send("c.png")
+    queue("albums").drop()
+    thumbnails.archive(thumbnails.read(qty=1))
+    thumbnails.open_batch(name="album 7").send_batch(["a.png", "b.png"])
+    late = thumbnails.open_batch(name="album 10", open_for=60)
+    Batch.objects.filter(pk=late.pk).update(open_until=now() - dt.timedelta(minutes=9))
+    due = Batch.objects.due(using="default")
+    Batch.objects.count_members(due, using="default")
 
 
 def _bulk_actions() -> None:

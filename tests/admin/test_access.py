@@ -41,6 +41,7 @@ MEANINGFUL = {
     *("view_lake", "change_lake", "view_auditentry"),
     *(f"{verb}_schedule" for verb in ("add", "view", "change", "delete")),
     *(f"{verb}_binding" for verb in ("add", "view", "delete")),
+    *("view_batch", "change_batch"),
     *("quiet_process", "view_stack", "acknowledge_alert"),
 }
 

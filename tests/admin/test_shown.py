@@ -25,9 +25,10 @@ LISTS = {
     "topics": {"binding"},
     "exports": {"lake", "exportrun"},
     "rollups": {"rollup", "rolluprun"},
+    "batches": {"batch"},
 }
 #: Lists with a tab above the pages.
-TABS = {"schedule", "binding", "lake", "exportrun"}
+TABS = {"schedule", "binding", "lake", "exportrun", "batch"}
 ALWAYS = {"queue", "message", "process", "bulkaction", "auditentry"}
 
 FIRST = {
@@ -39,6 +40,7 @@ FIRST = {
     "rollups": lambda orders: RollupRun.objects.create(
         seconds=3600, from_at=now(), to_at=now(), below_xid=7, buckets=0, started_at=now()
     ),
+    "batches": lambda orders: queue("orders").open_batch(),
 }
 
 
@@ -90,7 +92,7 @@ def test_a_hidden_page_opens_by_its_url(admin_client, orders, name):
     text = page(admin_client, name)
 
     assert "<h1>" in text
-    if name in ("schedule", "binding"):
+    if name in ("schedule", "binding", "batch"):
         assert navigation(text) == ALWAYS | {name}
 
 

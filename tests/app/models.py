@@ -11,10 +11,3 @@ class Order(models.Model):
 
     def __str__(self) -> str:
         return self.number
-
-
-class Import(models.Model):
-    left = models.IntegerField()
-
-    def __str__(self) -> str:
-        return f"{self.left} left"

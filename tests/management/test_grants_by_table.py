@@ -17,6 +17,8 @@ from django_pgqueue.errors import UntrustedSource
 from django_pgqueue.models import (
     Attempt,
     AuditEntry,
+    Batch,
+    BatchPart,
     BulkAction,
     GroupSetting,
     Message,
@@ -64,6 +66,8 @@ pgqueue_step            -/-         SIUD/-      SIUD/-      S/-         SIUD/-
 pgqueue_note            -/-         SIUD/-      SIUD/-      S/-         SIUD/-
 pgqueue_wait            -/-         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
 pgqueue_signal          -/-         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
+pgqueue_batch           SI/-        SID/-       SID/-       S/-         SID/-
+pgqueue_batch_part      SI/-        SIUD/-      SIUD/-      S/-         SIUD/-
 pgqueue_schedule        -/-         SIU/-       SIUD/-      S/-         SIU/-
 pgqueue_bulk_action     -/-         -/-         SIUD/-      S/-         S/-
 pgqueue_bulk_action_part -/-         -/-         SIUD/-      S/-         S/-
@@ -82,6 +86,11 @@ pgqueue_refusal         -/-         -/-         -/-         -/-         SIUD/SIU
 _HEAD, *_ROWS = (line.split() for line in RIGHTS.strip().splitlines())
 #: The columns of a message that a role may set; the server sets the others.
 SENT = ("id", "queue_id", "scheduled_at", "priority", "group_key", "unique_key", "headers", "body")
+#: The tables whose rows are parts of another table's row.
+_PARTS = {
+    "pgqueue_bulk_action_part": ("pgqueue_bulk_action", "bulk_action_id"),
+    "pgqueue_batch_part": ("pgqueue_batch", "batch_id"),
+}
 
 
 @pytest.fixture
@@ -98,6 +107,7 @@ def one_of_each(queues: None) -> None:
         Schedule.objects.create(name=name, queue=found, interval=dt.timedelta(days=1))
         GroupSetting.objects.create(queue=found, group_key="g", limit=5)
         BulkAction.objects.begin(found, Kind.PURGE, [pk], {})
+        BatchPart.objects.create(batch=Batch.objects.create(queue=found), first=0, ids=[pk])
 
 
 def statements(table: str, name: str) -> dict[str, str]:
@@ -106,9 +116,10 @@ def statements(table: str, name: str) -> dict[str, str]:
     table, rows = table.replace("#", str(pk)), f"queue_id = {pk}"
     if table == "pgqueue_queue":
         rows = f"id = {pk}"
-    elif table == "pgqueue_bulk_action_part":
-        [(bulk_action,)] = run_sql("SELECT id FROM pgqueue_bulk_action WHERE queue_id = %s", [pk])
-        rows = f"bulk_action_id = {bulk_action}"
+    elif table in _PARTS:
+        whole, column = _PARTS[table]
+        [(of,)] = run_sql(f"SELECT id FROM {whole} WHERE queue_id = %s", [pk])
+        rows = f"{column} = {of}"
     found = run_sql(
         "SELECT attname::text FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0",
         [table],
@@ -279,6 +290,7 @@ def test_an_operator_of_one_queue_cannot_have_others_act_on_another(role, one_of
         assert begin(orders, Kind.REPLAY, [1], {}).pk
         assert begin(orders, Kind.REPLAY, [1], {"target": "dead"}).pk
         assert refused(lambda: begin(orders, Kind.REPLAY, [1], {"target": "mails"}))
+        assert refused(lambda: begin(orders, Kind.REPLAY, [1], {"target": "MAILS"}))
         assert refused(lambda: begin(mails, Kind.PURGE, [1], {}))
         assert refused(lambda: theirs.parts.create(ids=[2]))
 

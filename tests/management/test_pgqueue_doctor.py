@@ -14,7 +14,7 @@ from django.db import connection
 from django_pgqueue import queue
 from django_pgqueue.management import diagnosis
 from django_pgqueue.management.diagnosis import Finding, Limits, examine
-from django_pgqueue.models import ExportRun, Lake, Mark, Process, Queue, Schedule
+from django_pgqueue.models import Batch, ExportRun, Lake, Mark, Process, Queue, Schedule
 from django_pgqueue.tables.process import ago
 from tests.actors import begin, execute, rollback
 from tests.working.running import Command
@@ -300,6 +300,43 @@ def test_schedules_that_are_late_or_cannot_be_sent(orders):
 
     assert late.text == "schedule often was due 2 h ago"
     assert bad.text == "schedule often cannot be sent: priority must be"
+
+
+def test_a_batch_whose_callback_cannot_be_sent(orders):
+    queue("reports").create()
+    with orders.batch(then=queue("reports").message(1)) as batch:
+        batch.send(1)
+    orders.archive(orders.read())
+    queue("reports").drop()
+    Batch.objects.count_members([batch.pk], using="default")
+
+    [found] = findings("batches")
+
+    assert found.text.startswith(
+        f"1 batch of queue orders cannot send the callback; batch {batch.pk}, to queue reports: "
+        "There is no queue 'reports'"
+    )
+    assert "Consumers try again" in found.action
+    queue("reports").create()
+    Batch.objects.count_members([batch.pk], using="default")
+    assert findings("batches")[0].text.startswith("0 in progress")
+
+
+def test_a_batch_that_nothing_sealed_in_time(orders):
+    for _ in range(2):
+        newest = orders.open_batch()
+        newest.send(1)
+    Batch.objects.update(open_until=ago(dt.timedelta(minutes=1)))
+    Batch.objects.due(using="default")
+
+    [found] = findings("batches")
+
+    assert found.text.startswith(
+        f"2 batches of queue orders abandoned in the last day, the newest is batch {newest.pk}"
+    )
+    assert "open_for" in found.action
+    Batch.objects.update(sealed_at=ago(dt.timedelta(days=1)))
+    assert findings("batches")[0].text.startswith("2 in progress; none is abandoned")
 
 
 def test_a_server_that_is_down_is_one_line():

@@ -11,10 +11,12 @@ from collections.abc import Callable
 
 import pytest
 from django.core.management import CommandError
-from django.db import OperationalError, connections
+from django.db import OperationalError, connection, connections
+from django.test.utils import CaptureQueriesContext
 
+from django_pgqueue import queue
 from django_pgqueue.management.progress_bar import ProgressBar
-from django_pgqueue.models import Message, Queue
+from django_pgqueue.models import Batch, Message, Queue
 from django_pgqueue.queues.manager import MessageManager
 from tests.management.calling import call, call_json, type_in
 
@@ -79,6 +81,40 @@ def test_the_same_can_be_had_as_json(orders):
     assert (found["queue_name"], found["ready"], found["archived"]) == ("orders", 1, 0)
     assert (found["paused"], found["dead_letter_queue"], found["exact"]) == (False, None, True)
     assert 0 <= found["oldest_age"] < 60
+
+
+def test_a_queue_with_open_batches_says_how_many_of_their_members_have_ended(orders):
+    Message.objects.create_queue("mails")
+    with orders.batch(name="news") as running:
+        running.send_batch([*range(1200)])
+    taken = orders.open_batch()
+    with orders.batch() as done:
+        pass
+    orders.archive(orders.read(qty=5))
+    Batch.objects.count_members([running.pk, done.pk], using="default")
+
+    _headings, mails, held = call("pgqueue_queues").out.splitlines()
+    [of_mails, of_orders] = call_json("pgqueue_queues")
+
+    assert held.endswith("2 batches, 5 of 1,200 ended")
+    assert "batch" not in mails
+    assert "batches" not in of_mails
+    assert of_orders["batches"] == [
+        {"id": running.pk, "name": "news", "outcome": "running", "members": 1200, "ended": 5},
+        {"id": taken.pk, "name": "", "outcome": "open", "members": 0, "ended": 0},
+    ]
+
+
+def test_open_batches_of_all_queues_take_one_query(orders):
+    for number in range(3):
+        Message.objects.create_queue(f"mails-{number}")
+        queue(f"mails-{number}").open_batch()
+        orders.open_batch()
+
+    with CaptureQueriesContext(connection) as asked:
+        call("pgqueue_queues")
+
+    assert sum("pgqueue_batch" in each["sql"] for each in asked) == 1
 
 
 def test_only_the_queues_named_are_shown(orders):

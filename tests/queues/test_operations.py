@@ -46,6 +46,7 @@ NO_TWIN = {
             "subscribe",
         ),
         *("drained", "group", "next_due", "settle", "why"),
+        *("batch", "batches", "message"),
     },
     # queue() has the operations on one queue, and their twins.
     MessageManager: {

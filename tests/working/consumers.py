@@ -25,6 +25,7 @@ from django_pgqueue.models import Message
 from django_pgqueue.retries import Constant
 from django_pgqueue.worker import ticker
 from tests.app.models import Order
+from tests.promises import batching
 from tests.promises.full_speed import Journal
 from tests.promises.stepping import Stepper
 from tests.working.history import record
@@ -156,6 +157,11 @@ if folder := os.environ.get("STEPS_NOTES"):
     stepper = Stepper(Journal(Path(folder) / f"{os.getpid()}.notes"), os.getpid())
     consumer("steps", retry=RETRY)(stepper.run)
     consumer("async-steps", retry=RETRY, max_workers=10)(stepper.arun)
+
+
+# Members of batches that end in every way.
+if name := os.environ.get("BATCHES"):
+    consumer(name, **batching.OPTIONS)(batching.run)
 
 
 class StuckHandler(logging.Handler):

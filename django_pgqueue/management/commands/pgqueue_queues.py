@@ -6,7 +6,7 @@ import argparse
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +15,7 @@ from django.db import OperationalError, connections
 
 from django_pgqueue.engine.wording import age, amount
 from django_pgqueue.management.base import QueueCommand, counted, seconds, table
-from django_pgqueue.models import Message, Queue
+from django_pgqueue.models import Batch, Message, Queue
 from django_pgqueue.types import Lag, Metrics
 
 COUNTS = ("length", "ready", "in_flight", "delayed", "waiting", "visible")
@@ -91,18 +91,21 @@ def _table(alias: str, names: list[str]) -> tuple[Any, list[str]]:
     # Leave out queues that were dropped between the queries.
     found = [(each, known[each.queue_name]) for each in metrics if each.queue_name in known]
     lags = {queue.pk: queue.lag() for _each, queue in found if queue.source_id}
+    batches = _open_batches(alias)
     result = [
         {
             **each.as_dict(),
             "paused": queue.paused,
             "dead_letter_queue": _name(queue.dead_letter_queue),
             **_position(queue, lags),
+            **_progress(batches.get(queue.pk, ())),
         }
         for each, queue in found
     ]
     if not found:
         return result, ["There are no queues. Make one: manage.py pgqueue_create NAME"]
-    return result, table(COLUMNS, [_row(each, queue, lags) for each, queue in found])
+    rows = [_row(each, queue, lags, batches.get(queue.pk, ())) for each, queue in found]
+    return result, table(COLUMNS, rows)
 
 
 def _name(queue: Queue | None) -> str | None:
@@ -127,13 +130,40 @@ def _read_from(queue: Queue, lag: Lag | None) -> str:
     return f"subscription to {_name(queue.source)}, {behind} unread{since}{lost}"
 
 
-def _row(metrics: Metrics, queue: Queue, lags: Mapping[int, Lag | None]) -> list[str]:
+def _open_batches(alias: str) -> dict[int, list[Batch]]:
+    """Return the batches that are not done, by queue."""
+    found: dict[int, list[Batch]] = {}
+    for batch in Batch.objects.using(alias).filter(done_at=None).defer("callback").order_by("pk"):
+        found.setdefault(batch.queue_id, []).append(batch)
+    return found
+
+
+def _progress(batches: Sequence[Batch]) -> dict[str, Any]:
+    """Return a queue's batches for JSON; nothing for a queue without any."""
+    if not batches:
+        return {}
+    names = ("name", "outcome", "members", "ended")
+    told = [{"id": each.pk, **{name: getattr(each, name) for name in names}} for each in batches]
+    return {"batches": told}
+
+
+def _ended(batches: Sequence[Batch]) -> str:
+    """Describe a queue's batches: how many there are, and how many of their members have ended."""
+    ended, members = sum(each.ended for each in batches), sum(each.members for each in batches)
+    noun = "batch" if len(batches) == 1 else "batches"
+    return f"{len(batches):,} {noun}, {ended:,} of {members:,} ended"
+
+
+def _row(
+    metrics: Metrics, queue: Queue, lags: Mapping[int, Lag | None], batches: Sequence[Batch]
+) -> list[str]:
     target = _name(queue.dead_letter_queue)
     remarks = {
         _read_from(queue, lags.get(queue.pk)) if queue.source_id else "": queue.source_id,
         "paused": queue.paused,
         "unlogged": queue.unlogged,
         f"dead letters to {target}": target,
+        _ended(batches): batches,
     }
     return [
         metrics.queue_name,

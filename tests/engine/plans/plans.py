@@ -32,6 +32,7 @@ OURS = (
     "pgqueue_archive",
     "pgqueue_step",
     "pgqueue_note",
+    "pgqueue_batch",
 )
 
 PARTITION = re.compile(r"pgqueue_(?:message|archive)_q(\d+)")

@@ -1,0 +1,52 @@
+"""The batches whose members have ended in this process, until the ticker counts them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from django_pgqueue.models import Batch
+from django_pgqueue.queues.batch import id_in
+
+
+class EndedBatches:
+    """The batches, by database. Any thread may add to them, and the ticker takes them."""
+
+    def __init__(self) -> None:
+        #: Set when there is something to take.
+        self.awake = threading.Event()
+        self._lock = threading.Lock()
+        self._ids: dict[str, set[int]] = {}
+        #: The ids of queues in which messages have ended whose headers are not known.
+        self._queues: dict[str, set[int]] = {}
+
+    def note(self, alias: str, headers: Any) -> None:
+        """Note the batch of a message whose outcome is written, if its headers name one."""
+        pk = id_in(headers)
+        if pk is not None:
+            self.put(alias, [pk])
+
+    def note_queue(self, alias: str, queue_id: int) -> None:
+        """Note that a read has ended messages of a queue: exhausted ones, or expired ones."""
+        self._put(self._queues, alias, [queue_id])
+
+    def put(self, alias: str, ids: Iterable[int]) -> None:
+        """Note batches by their ids."""
+        self._put(self._ids, alias, ids)
+
+    def take(self) -> dict[str, set[int]]:
+        """Return the ids of the batches that were noted, by database, and forget them."""
+        with self._lock:
+            taken, queues = dict(self._ids), dict(self._queues)
+            self._ids.clear()
+            self._queues.clear()
+        for alias, noted in queues.items():
+            found = Batch.objects.using(alias).filter(queue__in=noted, done_at=None)
+            taken[alias] = taken.get(alias, set()) | set(found.values_list("pk", flat=True))
+        return taken
+
+    def _put(self, noted: dict[str, set[int]], alias: str, ids: Iterable[int]) -> None:
+        with self._lock:
+            noted.setdefault(alias, set()).update(ids)
+        self.awake.set()
