@@ -91,9 +91,10 @@ def _unread_from(work: Work) -> Iterator[dt.datetime]:
 
 
 def _uncounted_from(work: Work) -> Iterator[dt.datetime]:
-    """Yield when the oldest open batch began: its members were sent later, and must be counted."""
+    """Yield when the oldest batch began that has members to count: they were sent after that."""
     began = work.value(
-        "SELECT min(created_at) FROM pgqueue_batch WHERE queue_id = %s AND done_at IS NULL",
+        "SELECT min(created_at) FROM pgqueue_batch b WHERE queue_id = %s AND done_at IS NULL "
+        "AND EXISTS (SELECT FROM pgqueue_batch_part p WHERE p.batch_id = b.id)",
         [work.queue.pk],
     )
     if began is not None:

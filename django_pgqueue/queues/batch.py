@@ -15,7 +15,7 @@ from django.utils.translation import gettext, gettext_lazy
 from django_pgqueue import signals
 from django_pgqueue.acks import text_of
 from django_pgqueue.database.home import HomeManager
-from django_pgqueue.database.runner import runner
+from django_pgqueue.database.runner import open_blocks, runner
 from django_pgqueue.engine import arguments
 from django_pgqueue.engine.audit.entry import record, unrecorded
 from django_pgqueue.engine.settle import settling
@@ -250,6 +250,8 @@ class Batch(models.Model):
 
     #: The ids of members that are not stored yet; None outside of a ``with`` block.
     _gathered: list[int] | None = None
+    #: How many transactions and savepoints are open at the beginning of the ``with`` block.
+    _depth = 0
 
     class Meta(columns.Meta):
         verbose_name: ClassVar[Any] = gettext_lazy("batch")
@@ -374,9 +376,14 @@ class Batch(models.Model):
         """Say that all members are sent. From now on, the end of the last one ends the batch.
 
         Returns False if it was sealed before. A batch without members is done at once.
+
+        Raises InvalidArgument in the ``with`` block of the batch, which seals it at its end.
         """
+        self._refuse_block("it is sealed at the end of the block")
+        return self._seal()
+
+    def _seal(self) -> bool:
         with transaction.atomic(using=self._alias):
-            self._store()
             rows = type(self).objects.using(self._alias).filter(pk=self.pk, sealed_at=None)
             sealed = bool(rows.update(sealed_at=columns.NOW))
             self.refresh_from_db()
@@ -393,10 +400,12 @@ class Batch(models.Model):
 
         The callback is sent, as for each batch: its header says ``cancelled``. An interrupted
         cancel goes on in any consumer. Returns False if the batch was done before.
+
+        Raises InvalidArgument in the batch's ``with`` block.
         """
+        self._refuse_block("an exception in the block leaves nothing of it")
         alias = self._alias
         with transaction.atomic(using=alias):
-            self._store()
             rows = type(self).objects.using(alias).filter(pk=self.pk, done_at=None)
             if not rows.update(
                 cancelled_at=Coalesce("cancelled_at", columns.NOW),
@@ -426,16 +435,24 @@ class Batch(models.Model):
     @contextmanager
     def _block(self) -> Iterator[Batch]:
         """Run a ``with`` block: its members are stored, and the batch is sealed, at its end."""
-        self._gathered = []
+        self._gathered, self._depth = [], open_blocks(connections[self._alias])
         yield self
-        if self.sealed_at is None:
-            self.seal()
+        gathered, self._gathered = self._gathered, None
+        if gathered:
+            self._add_now(gathered)
+        self._seal()
 
     def _sending(self) -> Any:
-        """The transaction of a send: in a ``with`` block its own one."""
-        if self._gathered is None or self.sealed_at is not None:
-            return transaction.atomic(using=self._alias)
-        return nullcontext()
+        """The transaction of a send: in a ``with`` block the block's own."""
+        return nullcontext() if self._gathers else transaction.atomic(using=self._alias)
+
+    @property
+    def _gathers(self) -> bool:
+        """Whether members are stored at the end of a ``with`` block.
+
+        Not in a savepoint within the block, which may be rolled back alone.
+        """
+        return self._gathered is not None and open_blocks(connections[self._alias]) == self._depth
 
     def _marked(self, headers: Any) -> Any:
         if headers is None:
@@ -444,7 +461,7 @@ class Batch(models.Model):
 
     def _add(self, sent: Sequence[Sent]) -> None:
         ids = [int(each) for each in sent if not was_skipped(each)]
-        if self._gathered is not None and self.sealed_at is None:
+        if self._gathered is not None and self._gathers:
             self._gathered += ids
         elif ids:
             self._add_now(ids)
@@ -455,11 +472,9 @@ class Batch(models.Model):
             raise BatchSealed(self.pk)
         self.members = members
 
-    def _store(self) -> None:
-        """Store the members that a ``with`` block has gathered."""
-        gathered, self._gathered = self._gathered, None
-        if gathered:
-            self._add_now(gathered)
+    def _refuse_block(self, instead: str) -> None:
+        if self._gathered is not None:
+            raise InvalidArgument(f"batch {self.pk} is in its with block: {instead}")
 
     def _count_sealed(self) -> None:
         """Count what has ended before the batch was sealed: no later end may tell of it."""

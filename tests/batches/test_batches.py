@@ -90,6 +90,17 @@ def test_an_error_in_the_block_leaves_nothing():
     assert not Message.objects.exists()
 
 
+@pytest.mark.parametrize("end", [Batch.seal, Batch.cancel])
+def test_a_block_is_not_ended_from_within(end):
+    with queue("mails").batch(then=report()) as batch:
+        batch.send(1)
+        with pytest.raises(InvalidArgument, match="in its with block"):
+            end(batch)
+        batch.send(2)
+
+    assert (batch.members, batch.outcome) == (2, "running")
+
+
 def test_a_sender_that_rolls_back_leaves_no_batch():
     with transaction.atomic():
         with queue("mails").batch(then=report()) as batch:
@@ -97,6 +108,22 @@ def test_a_sender_that_rolls_back_leaves_no_batch():
         transaction.set_rollback(True)
 
     assert (Batch.objects.count(), Message.objects.count()) == (0, 0)
+
+
+def test_what_a_savepoint_rolls_back_is_no_member():
+    with queue("mails").batch(then=report()) as batch:
+        batch.send("before")
+        for body in ("kept", "rolled back"):
+            with transaction.atomic():
+                batch.send(body)
+                batch.send_batch([body, body])
+                transaction.set_rollback(body != "kept")
+        batch.send("after")
+    assert batch.members == 5
+    handle()
+
+    told = callbacks()[0].headers["x-batch"]
+    assert (told["members"], told["completed"]) == (5, 5)
 
 
 def test_each_way_to_end_is_counted_as_what_it_is():

@@ -53,6 +53,16 @@ def test_retention_takes_no_member_before_it_is_counted():
     assert queue("mails").maintain().pruned == 2
 
 
+def test_a_batch_that_cannot_call_back_holds_no_retention():
+    batch = send(1)
+    queue("reports").drop()
+    end()
+    Batch.objects.count_members([batch.pk], using="default")
+    grow_old(2)
+
+    assert queue("mails").maintain().pruned == 1
+
+
 def test_a_batch_is_kept_as_long_as_its_members():
     send(1)
     drain("mails", lambda message: None)
