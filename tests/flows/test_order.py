@@ -1,4 +1,4 @@
-"""The order of docs/flows.md, whose process dies at each line of its handler and of its steps."""
+"""The order and the import of docs/flows.md, whose process dies at each line of its handler."""
 
 from __future__ import annotations
 
@@ -63,19 +63,19 @@ def page(shop) -> dict[str, Any]:
     return names
 
 
-def deliver(dying: Dying) -> None:
+def deliver(dying: Dying, name: str = "orders.placed") -> None:
     """Drain the queue; whenever the process dies, another one goes on after the lease."""
     while True:
         try:
             with dying:
-                drain("orders.placed")
+                drain(name)
             return
         except Died:
-            queue("orders.placed").set_vt([m.id for m in _in_flight()], 0)
+            queue(name).set_vt([m.id for m in _in_flight(name)], 0)
 
 
-def _in_flight() -> Any:
-    return LiveMessage.objects.filter(queue__name="orders.placed", state="PROCESSING")
+def _in_flight(name: str) -> Any:
+    return LiveMessage.objects.filter(queue__name=name, state="PROCESSING")
 
 
 @pytest.mark.parametrize("is_paid", [True, False], ids=["paid", "not paid"])
@@ -118,3 +118,21 @@ def test_there_are_not_more_lines_than_the_test_tries(page):
 
     assert not dying.died_in
     assert handlers.handlers()
+
+
+def test_an_import_that_dies_at_any_line_saves_each_row_once(page):
+    queue("imports").create()
+    rows = [str(number) for number in range(450)]
+    line = 1
+    while True:
+        pk = queue("imports").send({"rows": rows})
+        dying = Dying(line)
+        deliver(dying, "imports")
+        assert ArchivedMessage.objects.get(pk=pk).state == "COMPLETED"
+        assert sorted(Order.objects.values_list("number", flat=True)) == sorted(rows)
+        Order.objects.all().delete()
+        if not dying.died_in:
+            break
+        line += 1
+
+    assert line > 20
