@@ -57,8 +57,7 @@ schedule_failed         a schedule could not send the message of a  schedule, at
                         tick
 schedule_ended          a declared schedule ended: no running       schedule
                         consumer declares it any more
-batch_done              a batch is done; sent in the transaction    batch
-                        that sends its callback
+batch_done              a batch is done, and its callback sent      batch
 batch_abandoned         a batch was sealed because its time ran     batch
                         out: members may be missing
 batch_failed            the callback of a batch could not be sent;  batch, error

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
 
-from django.db import connections, models, transaction
+from django.db import DatabaseError, DataError, connections, models, transaction
 from django.db.models.functions import Coalesce
+from django.dispatch import Signal
 from django.utils.translation import gettext, gettext_lazy
 
 from django_pgqueue import signals
 from django_pgqueue.acks import text_of
 from django_pgqueue.database.home import HomeManager
+from django_pgqueue.database.locks import milliseconds, settings_for
 from django_pgqueue.database.runner import open_blocks, runner
 from django_pgqueue.engine import arguments
 from django_pgqueue.engine.audit.entry import record, unrecorded
 from django_pgqueue.engine.settle import settling
+from django_pgqueue.engine.sqlstates import LOCK_NOT_AVAILABLE, is_conflict, sqlstate
 from django_pgqueue.errors import BatchSealed, InvalidArgument
 from django_pgqueue.flows import batches
 from django_pgqueue.flows.batches import HEADER, OUTCOMES
@@ -36,12 +40,21 @@ _TABLE = "pgqueue_batch"
 OPEN_FOR = dt.timedelta(days=1)
 #: Members that a count looks at, of all its batches.
 MOST = 4000
-#: Batches that one transaction counts.
-TOGETHER = 100
+#: Batches that one transaction counts, and those that one look finds.
+TOGETHER, LOOKED = 100, 1000
 #: How often each open batch is looked at, if none of its messages has ended in a consumer.
 _EVERY = dt.timedelta(seconds=8)
 #: Seconds between two counts in a cancel.
 _PAUSE = 0.005
+#: A cancel waits so many seconds for the locks of a part's messages, and then of so few at a time.
+_PATIENCE, _FEW = 0.05, 50
+
+
+class Counted(NamedTuple):
+    """Batches to count again: those with more to count, and those that others had locked."""
+
+    more: set[int]
+    locked: set[int]
 
 
 _MAY_SETTLE = models.Func(
@@ -82,6 +95,12 @@ class BatchManager(HomeManager["Batch"]):
                     f"queue('reports').message({{...}}), or message_of(task, ...) of "
                     f"django_pgqueue.tasks, not {then!r}"
                 )
+            if then.using is not None and then.using != queue.alias:
+                raise InvalidArgument(
+                    f"then is a message of database {then.using!r}, and the batch is in "
+                    f"{queue.alias!r}: a transaction cannot span both. Choose a queue of "
+                    f"{queue.alias!r}, whose handler sends on"
+                )
             target = Queue.objects.resolve(then.queue, queue.alias)
             target.opened.refuse_subscription("send the callback to its source")
             then_queue = target.name
@@ -108,12 +127,12 @@ class BatchManager(HomeManager["Batch"]):
                 skip_locked=True, of=("self",)
             ):
                 batch._update(sealed_at=columns.NOW, abandoned=True)
-                signals.batch_abandoned.send_robust(batch.queue.name, batch=batch)
+                batch._tell(signals.batch_abandoned)
         with transaction.atomic(using=using):
             looked = models.Q(looked_at=None) | models.Q(looked_at__lte=columns.NOW - _EVERY)
             first = rows.filter(looked).order_by(models.F("looked_at").asc(nulls_first=True), "pk")
             locked = first.select_for_update(skip_locked=True)
-            found = list(locked.values_list("pk", flat=True)[: 10 * TOGETHER])
+            found = list(locked.values_list("pk", flat=True)[:LOOKED])
             self.using(using).filter(pk__in=found).update(looked_at=columns.NOW)
         return found
 
@@ -128,17 +147,34 @@ class BatchManager(HomeManager["Batch"]):
         errors: list[Exception] = []
         chosen = sorted(set(ids))
         for start in range(0, len(chosen), TOGETHER):
-            with transaction.atomic(using=using):
-                again |= self._count(chosen[start : start + TOGETHER], using, errors)
+            try:
+                counted = self.count_some(chosen[start : start + TOGETHER], using=using)
+                again |= counted.more | counted.locked
+            except Exception as error:
+                if not connections[using].is_usable():
+                    raise
+                errors.append(error)
         if errors:
             raise errors[0]
         return again
 
-    def _countable(self, using: str) -> models.QuerySet[Batch]:
-        """Return the batches that are not done, of queues whose messages the role may settle."""
-        return self.using(using).filter(_MAY_SETTLE, done_at=None)
+    def count_some(self, ids: Sequence[int], *, using: str) -> Counted:
+        """Count batches in one transaction, as :meth:`count_members` does."""
+        errors: list[Exception] = []
+        with transaction.atomic(using=using):
+            counted = self._count(ids, using, errors)
+        if errors:
+            raise errors[0]
+        return counted
 
-    def _count(self, ids: list[int], using: str, errors: list[Exception]) -> set[int]:
+    def _countable(self, using: str) -> models.QuerySet[Batch]:
+        """Return the batches that are not done, of queues whose messages the role may settle.
+
+        Without their callbacks, of which Python may refuse one that was stored by plain SQL.
+        """
+        return self.using(using).filter(_MAY_SETTLE, done_at=None).defer("callback")
+
+    def _count(self, ids: Sequence[int], using: str, errors: list[Exception]) -> Counted:
         # Without an order: for an order by pk the planner may read the whole index on pk.
         rows = self._countable(using).filter(pk__in=ids).order_by()
         # The lock first: what counts is a statement after it, whose snapshot sees every end that
@@ -148,18 +184,33 @@ class BatchManager(HomeManager["Batch"]):
         by_queue: dict[Queue, list[Batch]] = {}
         for batch in found:
             by_queue.setdefault(batch.queue, []).append(batch)
-        again: set[int] = set()
+        locked_ids: set[int] = set()
         if len(found) < len(ids):  # done, or locked by another count, which may be too early
-            again |= set(rows.values_list("pk", flat=True)) - {batch.pk for batch in found}
+            locked_ids = set(rows.values_list("pk", flat=True)) - {batch.pk for batch in found}
+        more: set[int] = set()
         for queue, theirs in by_queue.items():
-            try:
-                with transaction.atomic(using=using):
-                    again |= self._count_of(queue, {batch.pk: batch for batch in theirs})
-            except Exception as error:
-                if not connections[using].is_usable():
-                    raise
-                errors.append(error)
-        return again
+            more |= self._count_or_tell(queue, theirs, errors)
+        return Counted(more, locked_ids)
+
+    def _count_or_tell(
+        self, queue: Queue, theirs: list[Batch], errors: list[Exception]
+    ) -> set[int]:
+        """Count batches of one queue that are locked, and append an error to ``errors``.
+
+        If the data of one cannot be counted, the others are counted alone.
+        """
+        try:
+            with transaction.atomic(using=queue.alias):
+                return self._count_of(queue, {batch.pk: batch for batch in theirs})
+        except Exception as error:
+            if not connections[queue.alias].is_usable():
+                raise
+            if isinstance(error, DataError) and len(theirs) > 1:
+                return set().union(
+                    *(self._count_or_tell(queue, [batch], errors) for batch in theirs)
+                )
+            errors.append(error)
+            return set()
 
     def _count_of(self, queue: Queue, locked: dict[int, Batch]) -> set[int]:
         """Count batches of one queue that are locked. Returns those with more to count."""
@@ -169,10 +220,8 @@ class BatchManager(HomeManager["Batch"]):
         for pk, batch in locked.items():
             if batch.cancelled_at is not None and (_cancelled(queue, pk) or pk in ended):
                 again.add(pk)
-        whole = self.using(queue.alias).filter(
-            pk__in=list(locked), sealed_at__isnull=False, members=_ENDED
-        )
-        for batch in whole.order_by():
+        whole = self.using(queue.alias).defer("callback").order_by()
+        for batch in whole.filter(pk__in=list(locked), sealed_at__isnull=False, members=_ENDED):
             batch.queue = queue
             batch._end()
             again.discard(batch.pk)
@@ -180,10 +229,33 @@ class BatchManager(HomeManager["Batch"]):
 
 
 def _cancelled(queue: Queue, batch: int) -> list[int]:
-    """Cancel the next members of a batch. Returns their ids."""
+    """Cancel the next members of a batch, but for those that a transaction has locked.
+
+    Such a one is of a handler with ``locked=True``, which may take long. Returns the ids.
+    """
     left = batches.uncounted(runner(queue.alias), batch)
-    with unrecorded():  # the entry of the batch's cancel is there already
-        return settling.cancel(queue.opened, left, reason=f"batch {batch} was cancelled")
+    reason = f"batch {batch} was cancelled"
+    done = _cancel(queue, left, reason)
+    if done is None:
+        parts = (left[at : at + _FEW] for at in range(0, len(left), _FEW))
+        done = [pk for part in parts for pk in _cancel(queue, part, reason) or ()]
+    return done
+
+
+def _cancel(queue: Queue, ids: list[int], reason: str) -> list[int] | None:
+    """Cancel messages; None if one is locked."""
+    try:
+        with (
+            transaction.atomic(using=queue.alias),
+            connections[queue.alias].cursor() as cursor,
+            settings_for(cursor, lock_timeout=milliseconds(_PATIENCE)),
+            unrecorded(),  # the entry of the batch's cancel is there already
+        ):
+            return settling.cancel(queue.opened, ids, reason=reason)
+    except DatabaseError as error:
+        if sqlstate(error) != LOCK_NOT_AVAILABLE:
+            raise
+        return None
 
 
 _ENDED = sum((models.F(each) for each in OUTCOMES[1:]), start=models.F(OUTCOMES[0]))
@@ -250,8 +322,8 @@ class Batch(models.Model):
 
     #: The ids of members that are not stored yet; None outside of a ``with`` block.
     _gathered: list[int] | None = None
-    #: How many transactions and savepoints are open at the beginning of the ``with`` block.
-    _depth = 0
+    #: Where the ``with`` block is: its connection, and how many transactions are open there.
+    _at: tuple[Any, int] = (None, 0)
 
     class Meta(columns.Meta):
         verbose_name: ClassVar[Any] = gettext_lazy("batch")
@@ -308,11 +380,12 @@ class Batch(models.Model):
 
         Raises BatchSealed, and what a send raises.
         """
-        with self._sending():
+        gathers = self._gathers
+        with self._sending(gathers):
             sent: Sent = Message.objects.using(self._alias).send(
                 self.queue, body, headers=self._marked(headers), **options
             )
-            self._add([sent])
+            self._add([sent], gathers)
         return sent
 
     @twin_of(send)
@@ -332,13 +405,14 @@ class Batch(models.Model):
         Raises BatchSealed, and what ``send_batch`` raises.
         """
         marked: Any = self._marked(headers)
-        if isinstance(headers, (list, tuple)):
+        if isinstance(headers, Iterable) and not isinstance(headers, (dict, str, bytes)):
             marked = [self._marked(each) for each in headers]
-        with self._sending():
+        gathers = self._gathers
+        with self._sending(gathers):
             sent = Message.objects.using(self._alias).send_batch(
                 self.queue, bodies, headers=marked, **options
             )
-            self._add(sent)
+            self._add(sent, gathers)
         return sent
 
     @twin_of(send_batch)
@@ -360,7 +434,7 @@ class Batch(models.Model):
                 f"task {task.name!r} is of the backend {type(backend).__name__}, which sends no "
                 f"messages: choose django_pgqueue.tasks.PgQueueBackend in TASKS"
             )
-        if (task.queue_name, backend.database) != (self.queue.name, self._alias):
+        if (task.queue_name.lower(), backend.database) != (self.queue.name.lower(), self._alias):
             raise InvalidArgument(
                 f"task {task.name!r} is of queue {task.queue_name!r}, and this batch of "
                 f"{self.queue.name!r}: enqueue task.using(queue_name={self.queue.name!r}), or make "
@@ -435,33 +509,38 @@ class Batch(models.Model):
     @contextmanager
     def _block(self) -> Iterator[Batch]:
         """Run a ``with`` block: its members are stored, and the batch is sealed, at its end."""
-        self._gathered, self._depth = [], open_blocks(connections[self._alias])
-        yield self
-        gathered, self._gathered = self._gathered, None
-        if gathered:
-            self._add_now(gathered)
+        connection = connections[self._alias]
+        self._gathered, self._at = [], (connection, open_blocks(connection))
+        try:
+            yield self
+            if self._gathered:
+                self._add_now(self._gathered)
+        finally:
+            self._gathered = None
         self._seal()
-
-    def _sending(self) -> Any:
-        """The transaction of a send: in a ``with`` block the block's own."""
-        return nullcontext() if self._gathers else transaction.atomic(using=self._alias)
 
     @property
     def _gathers(self) -> bool:
-        """Whether members are stored at the end of a ``with`` block.
+        """Whether members are stored at the end of the ``with`` block.
 
-        Not in a savepoint within the block, which may be rolled back alone.
+        Not in a savepoint within the block, which may be rolled back alone, nor in another thread,
+        whose connection does not see the batch.
         """
-        return self._gathered is not None and open_blocks(connections[self._alias]) == self._depth
+        connection = connections[self._alias]
+        return self._gathered is not None and self._at == (connection, open_blocks(connection))
+
+    def _sending(self, gathers: bool) -> Any:
+        """The transaction of a send: in a ``with`` block the block's own."""
+        return nullcontext() if gathers else transaction.atomic(using=self._alias)
 
     def _marked(self, headers: Any) -> Any:
         if headers is None:
             return {HEADER: self.pk}
         return {**headers, HEADER: self.pk} if isinstance(headers, dict) else headers
 
-    def _add(self, sent: Sequence[Sent]) -> None:
+    def _add(self, sent: Sequence[Sent], gathers: bool) -> None:
         ids = [int(each) for each in sent if not was_skipped(each)]
-        if self._gathered is not None and self._gathers:
+        if self._gathered is not None and gathers:
             self._gathered += ids
         elif ids:
             self._add_now(ids)
@@ -481,7 +560,8 @@ class Batch(models.Model):
         if self.members == 0:
             self._end()
         else:
-            type(self).objects.count_members([self.pk], using=self._alias)
+            while type(self).objects.count_members([self.pk], using=self._alias):
+                pass
         self.refresh_from_db()
 
     def _end(self) -> None:
@@ -494,14 +574,19 @@ class Batch(models.Model):
                 self._update(callback_id=self._call(), done_at=columns.NOW, error="")
                 self.refresh_from_db(fields=["done_at"])
         except Exception as error:
-            if not connections[self._alias].is_usable():
+            if is_conflict(error) or not connections[self._alias].is_usable():
                 raise
             told = text_of(error)
             if told != self.error:
-                signals.batch_failed.send_robust(self.queue.name, batch=self, error=error)
+                self._tell(signals.batch_failed, error=error)
             self._update(error=told, callback_id=None, done_at=None)
             return
-        signals.batch_done.send_robust(self.queue.name, batch=self)
+        self._tell(signals.batch_done)
+
+    def _tell(self, signal: Signal, **about: Any) -> None:
+        """Send a signal after the commit, so that no receiver's error undoes anything."""
+        send = partial(signal.send_robust, self.queue.name, batch=self, **about)
+        transaction.on_commit(send, using=self._alias)
 
     def _call(self) -> int | None:
         """Send the callback. Returns its id; None if the batch has none."""

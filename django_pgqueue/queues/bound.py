@@ -48,6 +48,7 @@ class BoundQueue(Operations[Message]):
         """Return a message that is not sent yet, for ``batch(then=...)``. Makes no query."""
         return unsent(
             self.name,
+            self.using,
             body,
             headers=headers,
             delay=delay,

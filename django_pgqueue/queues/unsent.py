@@ -27,10 +27,13 @@ class UnsentMessage:
     body: Any
     #: By the names of OPTIONS; delay and expires in seconds.
     options: dict[str, Any]
+    #: The alias of the queue's database, if it was named.
+    using: str | None = None
 
 
 def unsent(
     queue: str,
+    using: str | None,
     body: Any,
     *,
     headers: dict[str, Any] | None = None,
@@ -57,7 +60,7 @@ def unsent(
         "priority": arguments.priority(priority),
         "group": arguments.key(group, "group"),
     }
-    return UnsentMessage(queue, _json(arguments.json_text(body)), given)
+    return UnsentMessage(queue, _json(arguments.json_text(body)), given, using)
 
 
 def _json(text: str | None) -> Any:

@@ -170,7 +170,9 @@ class _Run(Execution):
     def counts_batches(self) -> bool:
         """Count the batches whose members have ended here. Returns whether there are some."""
         alias = self._subscription.queue.alias
-        found = left = self._subscription.batches.take().get(alias, set())
+        ids, queues = self._subscription.batches.take().get(alias, (set(), set()))
+        open_batches = Batch.objects.using(alias).filter(queue__in=queues, done_at=None)
+        found = left = ids | set(open_batches.values_list("pk", flat=True) if queues else ())
         while left:
             left = Batch.objects.count_members(left, using=alias)
         return bool(found)

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from django_pgqueue.models import Batch
 from django_pgqueue.queues.batch import id_in
 
 
@@ -35,16 +34,16 @@ class EndedBatches:
         """Note batches by their ids."""
         self._put(self._ids, alias, ids)
 
-    def take(self) -> dict[str, set[int]]:
-        """Return the ids of the batches that were noted, by database, and forget them."""
+    def take(self) -> dict[str, tuple[set[int], set[int]]]:
+        """Return the ids that were noted, of batches and of queues, by database; forget them."""
         with self._lock:
-            taken, queues = dict(self._ids), dict(self._queues)
+            ids, queues = dict(self._ids), dict(self._queues)
             self._ids.clear()
             self._queues.clear()
-        for alias, noted in queues.items():
-            found = Batch.objects.using(alias).filter(queue__in=noted, done_at=None)
-            taken[alias] = taken.get(alias, set()) | set(found.values_list("pk", flat=True))
-        return taken
+        return {
+            alias: (ids.get(alias, set()), queues.get(alias, set()))
+            for alias in ids.keys() | queues.keys()
+        }
 
     def _put(self, noted: dict[str, set[int]], alias: str, ids: Iterable[int]) -> None:
         with self._lock:

@@ -11,8 +11,10 @@ from functools import partial
 from django.db import Error, close_old_connections, connections
 
 from django_pgqueue import signals
+from django_pgqueue.engine.sqlstates import is_conflict
 from django_pgqueue.engine.times import moment
 from django_pgqueue.models import Batch, Process, Schedule
+from django_pgqueue.queues.batch import LOOKED, TOGETHER
 from django_pgqueue.schedules import Declaration, declared
 from django_pgqueue.worker.announcer import send
 from django_pgqueue.worker.batches import EndedBatches
@@ -27,6 +29,10 @@ _GRACE = 60.0
 #: The pause between two counts of batches: so many seconds, or times what the last count took. One
 #: count finds all members that have ended meanwhile, and counting takes a small part of the time.
 _COUNT_PAUSE, _COUNT_PART, _LONGEST_COUNT_PAUSE = 0.02, 5, 0.5
+#: How long one tick begins further counts, in seconds.
+_COUNT_SECONDS = 0.3
+#: Seconds until the next look at batches, if one look did not find all.
+_LOOK_ON = 1.0
 
 
 def synchronize(alias: str) -> int:
@@ -74,6 +80,8 @@ class Ticker(Loop):
         self._undeclared: dict[str, dict[str, float]] = {}
         #: When the schedules are looked at next, and since when batches may be counted again.
         self._look_at = self._count_at = 0.0
+        #: How many counts in a row found only batches that others had locked.
+        self._in_vain = 0
 
     def tick(self) -> float:
         now = time.monotonic()
@@ -85,7 +93,7 @@ class Ticker(Loop):
         began = time.monotonic()
         has_counted = self.count_batches()
         now = time.monotonic()
-        pause = max(_COUNT_PAUSE, _COUNT_PART * (now - began))
+        pause = max(_COUNT_PAUSE * 2**self._in_vain, _COUNT_PART * (now - began))
         self._count_at = now + min(pause, _LONGEST_COUNT_PAUSE)
         wait = self._look_at - now
         if wait >= _LONGEST / 2 and not has_counted:
@@ -97,8 +105,10 @@ class Ticker(Loop):
     def count_batches(self) -> bool:
         """Count the batches whose members have ended here. Returns whether there were some."""
         taken = self._batches.take()
-        for alias, ids in taken.items():
-            self._count(alias, ids)
+        in_vain = bool(taken)
+        for alias, (ids, queues) in taken.items():
+            in_vain &= self._count(alias, ids, queues)
+        self._in_vain = min(self._in_vain + 1, 10) if in_vain else 0
         return bool(taken)
 
     def _look(self, alias: str) -> float:
@@ -121,8 +131,11 @@ class Ticker(Loop):
             plan(overdue=True)
 
         def look_at_batches() -> None:
+            nonlocal wait
             if ids := Batch.objects.due(using=alias):
                 self._batches.put(alias, ids)
+            if len(ids) == LOOKED:  # there may be more
+                wait = min(wait, _LOOK_ON)
 
         steps: list[Callable[[], None]] = [send_due, look_at_batches]
         if time.monotonic() - self._declared_at.get(alias, -_LONGEST) >= _LONGEST:
@@ -140,11 +153,29 @@ class Ticker(Loop):
             )
         return wait
 
-    def _count(self, alias: str, ids: set[int]) -> None:
-        """Count batches. Those that another process counts, or that have more, are next again."""
+    def _count(self, alias: str, ids: set[int], queues: set[int]) -> bool:
+        """Count batches, for a time, and the open ones of these queues.
+
+        Those that are left, that another process has locked, or that have more to count, are next
+        again. Returns whether all were locked.
+        """
+        until = time.monotonic() + _COUNT_SECONDS
+        counted = 0
         try:
-            again = Batch.objects.count_members(ids, using=alias)
+            if queues:
+                found = Batch.objects.using(alias).filter(queue__in=queues, done_at=None)
+                ids |= set(found.values_list("pk", flat=True))
+            left = sorted(ids)
+            while left and time.monotonic() < until:
+                chosen, left = left[:TOGETHER], left[TOGETHER:]
+                again = Batch.objects.count_some(chosen, using=alias)
+                counted += len(chosen) - len(again.locked)
+                if again.more or again.locked:
+                    self._batches.put(alias, again.more | again.locked)
         except Exception as error:
+            if is_conflict(error):
+                self._batches.put(alias, ids)
+                return False
             connections[alias].close()
             send(
                 signals.database_failed,
@@ -153,9 +184,10 @@ class Ticker(Loop):
                 error=error,
                 wait=_LONGEST,
             )
-            return  # the next look finds them
-        if again:
-            self._batches.put(alias, again)
+            return False  # the next look finds them
+        if left:
+            self._batches.put(alias, left)
+        return bool(ids) and not counted
 
     def _declare(self, alias: str) -> None:
         """Save declared schedules, end undeclared ones, and correct ticks that are too late."""

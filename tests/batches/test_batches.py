@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import DataError, connection, transaction
 
 from django_pgqueue import queue
 from django_pgqueue.errors import BatchSealed, InvalidArgument, QueueNotFound
 from django_pgqueue.models import ArchivedMessage, Batch, Message
 from django_pgqueue.testing import drain, travel
+from tests.conftest import run_sql
 
 
 @pytest.fixture(autouse=True)
@@ -166,12 +168,14 @@ def test_members_have_the_headers_of_their_send():
         batch.send(1, headers={"a": 1})
         batch.send_batch([2, 3], headers=[{"a": 2}, None])
         batch.send_batch([4], headers={"a": 4})
+        batch.send_batch([5], headers=deque([{"a": 5}]))
 
     assert [each.headers for each in Message.objects.order_by("id")] == [
         {"a": 1, "x-batch": batch.pk},
         {"a": 2, "x-batch": batch.pk},
         {"x-batch": batch.pk},
         {"a": 4, "x-batch": batch.pk},
+        {"a": 5, "x-batch": batch.pk},
     ]
 
 
@@ -297,11 +301,12 @@ def test_members_that_ended_elsewhere_are_counted_by_the_next_look():
     assert callbacks()[0].headers["x-batch"]["deleted"] == 2
 
 
-def test_a_callback_that_cannot_be_sent_is_tried_again(caplog):
+def test_a_callback_that_cannot_be_sent_is_tried_again(caplog, django_capture_on_commit_callbacks):
     with queue("mails").batch(then=report()) as batch:
         batch.send(1)
     queue("reports").drop()
-    handle()
+    with django_capture_on_commit_callbacks(execute=True):
+        handle()
 
     batch.refresh_from_db()
     assert "reports" in batch.error
@@ -362,6 +367,55 @@ def test_a_callback_that_could_not_be_sent_is_refused_at_once(then, error, told)
         raise AssertionError
 
     assert not Batch.objects.exists()
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_a_callback_in_another_database_is_refused():
+    queue("mails", using="other").create()
+    then = queue("reports", using="default").message(1)
+
+    with pytest.raises(InvalidArgument, match="a transaction cannot span both"):
+        queue("mails", using="other").open_batch(then=then)
+
+
+def test_a_batch_whose_block_failed_takes_no_members():
+    with pytest.raises(OSError, match="no such user"), queue("mails").batch() as batch:
+        fails(queue("mails").message(1))  # type: ignore[arg-type]
+
+    with pytest.raises(BatchSealed):
+        batch.send(1)
+    assert not Message.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "forged", ["1" + "0" * 6000, '{"options": []}', '"text"', "null"], ids=lambda text: text[:5]
+)
+def test_a_forged_callback_hinders_no_other_batch(forged):
+    with queue("mails").batch(then=report()) as bad:
+        bad.send(1)
+    with queue("mails").batch(then=report()) as good:
+        good.send(2)
+    run_sql("UPDATE pgqueue_batch SET callback = %s::jsonb WHERE id = %s", [forged, bad.pk])
+    queue("mails").archive([each.id for each in queue("mails").peek(qty=2)])
+
+    Batch.objects.count_members([bad.pk, good.pk], using="default")
+
+    assert [each.headers["x-batch"]["id"] for each in callbacks()] == [good.pk]
+    assert Batch.objects.defer("callback").get(pk=bad.pk).error
+
+
+def test_a_forged_part_hinders_no_other_batch():
+    with queue("mails").batch(then=report()) as bad:
+        bad.send(1)
+    with queue("mails").batch(then=report()) as good:
+        good.send(2)
+    run_sql("UPDATE pgqueue_batch_part SET ids = '[\"a\"]' WHERE batch_id = %s", [bad.pk])
+    queue("mails").archive([each.id for each in queue("mails").peek(qty=2)])
+
+    with pytest.raises(DataError):
+        Batch.objects.count_members([bad.pk, good.pk], using="default")
+
+    assert [each.headers["x-batch"]["id"] for each in callbacks()] == [good.pk]
 
 
 def test_a_subscription_has_no_batches():

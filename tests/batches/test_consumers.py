@@ -9,7 +9,7 @@ import pytest
 
 from django_pgqueue.models import Batch, BoundQueue, queue
 from django_pgqueue.queues import batch as batch_module
-from django_pgqueue.queues.batch import BatchManager
+from django_pgqueue.queues.batch import BatchManager, Counted
 from django_pgqueue.worker import ticker
 from tests.waiting import until
 from tests.worker.conftest import consume, drain
@@ -87,14 +87,14 @@ def test_an_error_in_a_count_is_told_and_the_next_look_counts(orders, consume, m
     batch = send(orders, 1)
     monkeypatch.setattr(ticker, "_LONGEST", 0.5)
     monkeypatch.setattr(batch_module, "_EVERY", dt.timedelta(0))
-    count, errors = BatchManager.count_members, [OSError("the disk is full")]
+    count, errors = BatchManager.count_some, [OSError("the disk is full")]
 
-    def count_but_once(self: BatchManager, *args: Any, **options: Any) -> set[int]:
+    def count_but_once(self: BatchManager, *args: Any, **options: Any) -> Counted:
         if errors:
             raise errors.pop()
         return count(self, *args, **options)
 
-    monkeypatch.setattr(BatchManager, "count_members", count_but_once)
+    monkeypatch.setattr(BatchManager, "count_some", count_but_once)
     consume(lambda message: None)
 
     until(lambda: is_done(batch), 10)

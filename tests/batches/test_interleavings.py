@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import Thread
 
 import pytest
+from django.db import connections
 
+from django_pgqueue import signals
 from django_pgqueue.errors import BatchSealed
 from django_pgqueue.models import Batch, Message, queue
 from tests.actors import begin, call, commit, rollback
@@ -138,3 +141,63 @@ def test_a_count_beside_a_cancel_leaves_one_callback(actor, batch):
     assert count(batch.pk) == []
 
     assert [each.headers["x-batch"]["cancelled"] for each in callbacks()] == [1]
+
+
+def lock(pk: int) -> None:
+    """Lock a message, as a handler with ``locked=True`` does while it runs."""
+    [_message] = queue("orders").read(in_transaction=True)
+
+
+def test_a_cancel_passes_over_a_member_that_a_transaction_holds(actor, committed_orders):
+    with committed_orders.batch() as batch:
+        batch.send_batch([*range(120)])
+    actor.do(begin)
+    actor.do(lock, 0)
+
+    assert batch.cancel() is True
+    assert 0 < batch.cancelled < 120
+    actor.do(rollback)
+    while count(batch.pk):
+        pass
+
+    batch.refresh_from_db()
+    assert (batch.cancelled, batch.outcome) == (120, "cancelled")
+
+
+def test_another_thread_adds_no_members_to_a_block(committed_orders):
+    refused: list[Exception] = []
+
+    def send(batch: Batch) -> None:
+        try:
+            batch.send(2)
+        except BatchSealed as error:
+            refused.append(error)
+        finally:
+            connections.close_all()
+
+    with committed_orders.batch() as batch:
+        batch.send(1)
+        thread = Thread(target=send, args=[batch])
+        thread.start()
+        thread.join()
+
+    assert len(refused) == 1
+    assert [each.body for each in committed_orders.peek(qty=5)] == [1]
+
+
+def test_a_receiver_that_fails_in_the_database_hinders_no_batch(batch, committed_orders):
+    def fail(sender: str, **about: object) -> None:
+        run_sql("SELECT 1 / 0")
+
+    with committed_orders.batch(then=queue("reports").message(1)) as other:
+        other.send(3)
+    committed_orders.archive([each.id for each in committed_orders.peek(qty=5)])
+    for signal in (signals.batch_done, signals.batch_failed, signals.batch_abandoned):
+        signal.connect(fail)
+    try:
+        Batch.objects.count_members([batch.pk, other.pk], using="default")
+    finally:
+        for signal in (signals.batch_done, signals.batch_failed, signals.batch_abandoned):
+            signal.disconnect(fail)
+
+    assert len(callbacks()) == 2
