@@ -32,7 +32,7 @@ _RECORDED = (
 # the callback, which a consumer sends with the consumer's rights.
 _SEALED = "members, sealed_at, callback_id, done_at, error"
 _COUNTED = (
-    f"{_SEALED}, completed, failed, dead_lettered, cancelled, expired, replaced, deleted, "
+    f"{_SEALED}, passed, completed, failed, dead_lettered, cancelled, expired, replaced, deleted, "
     "cancelled_at, abandoned, looked_at"
 )
 

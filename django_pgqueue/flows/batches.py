@@ -41,8 +41,9 @@ def add(runner: Runner, batch: int, ids: Sequence[int]) -> int | None:
 def count(queue: OpenQueue, batches: Sequence[int], most: int) -> dict[int, int]:
     """Count members that have ended, of batches that the caller has locked.
 
-    ``most`` is about how many members of each batch are looked at. Returns how many were, by batch,
-    without those of which no member had ended.
+    ``most`` is about how many members of each batch are looked at, of those before and behind the
+    place that the last count has reached. Returns the larger number of the two, by batch, without
+    batches of which no member had ended.
     """
     dead = queue.dead_letter_queue_id
     names = {

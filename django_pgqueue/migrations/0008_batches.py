@@ -40,6 +40,13 @@ class Migration(migrations.Migration):
                         default=0, help_text="Messages that were sent in the batch."
                     ),
                 ),
+                (
+                    "passed",
+                    models.BigIntegerField(
+                        default=0,
+                        help_text="The member that counts have reached. Some before it may be left.",
+                    ),
+                ),
                 ("completed", models.BigIntegerField(default=0)),
                 ("failed", models.BigIntegerField(default=0)),
                 ("dead_lettered", models.BigIntegerField(default=0)),

@@ -294,6 +294,9 @@ class Batch(models.Model):
     members: columns.BigInteger = models.BigIntegerField(
         default=0, help_text="Messages that were sent in the batch."
     )
+    passed: columns.BigInteger = models.BigIntegerField(
+        default=0, help_text="The member that counts have reached. Some before it may be left."
+    )
     completed: columns.BigInteger = _counter()
     failed: columns.BigInteger = _counter()
     dead_lettered: columns.BigInteger = _counter()

@@ -20,11 +20,10 @@ class EndedBatches:
         #: The ids of queues in which messages have ended whose headers are not known.
         self._queues: dict[str, set[int]] = {}
 
-    def note(self, alias: str, headers: Any) -> None:
-        """Note the batch of a message whose outcome is written, if its headers name one."""
-        pk = id_in(headers)
-        if pk is not None:
-            self.put(alias, [pk])
+    def note(self, alias: str, headers: Iterable[Any]) -> None:
+        """Note the batches of messages whose outcomes are written, as their headers name them."""
+        if ids := {pk for pk in map(id_in, headers) if pk is not None}:
+            self.put(alias, ids)
 
     def note_queue(self, alias: str, queue_id: int) -> None:
         """Note that a read has ended messages of a queue: exhausted ones, or expired ones."""

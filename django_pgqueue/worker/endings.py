@@ -68,13 +68,16 @@ def announce(subscription: Subscription, outcomes: Sequence[tuple[Message, Endin
     by_kind: dict[type, list[tuple[Message, Any]]] = {
         kind: [] for kind in (Ack, Nack, Reject, Discard, Lost, Cancelled, Release, Parked)
     }
+    headers: list[Any] = []
     for message, outcome in outcomes:
         if message.headers and isinstance(outcome, _ENDS):
-            subscription.batches.note(subscription.queue.alias, message.headers)
+            headers.append(message.headers)
         for kind, ended in by_kind.items():
             if isinstance(outcome, kind):
                 ended.append((message, outcome))
                 break
+    if headers:
+        subscription.batches.note(subscription.queue.alias, headers)
     lost = by_kind[Lost]
     for message, outcome in tuple(lost):
         followers = subscription.buffer.groups.take_followers(message)

@@ -26,8 +26,9 @@ logger = logging.getLogger("django_pgqueue")
 _LONGEST, _SHORTEST = 10.0, 0.05
 #: A schedule ends once no process has declared it for this many seconds: longer than a restart.
 _GRACE = 60.0
-#: The pause between two counts of batches: so many seconds, or times what the last count took. One
-#: count finds all members that have ended meanwhile, and counting takes a small part of the time.
+#: The pause between two counts of batches: so many seconds, or times what the last count took; once
+#: that if it left something. One count finds all members that have ended meanwhile, and counting
+#: takes a small part of the time.
 _COUNT_PAUSE, _COUNT_PART, _LONGEST_COUNT_PAUSE = 0.02, 5, 0.5
 #: How long one tick begins further counts, in seconds.
 _COUNT_SECONDS = 0.3
@@ -82,6 +83,8 @@ class Ticker(Loop):
         self._look_at = self._count_at = 0.0
         #: How many counts in a row found only batches that others had locked.
         self._in_vain = 0
+        #: Whether the last count has left something to count.
+        self._has_more = False
 
     def tick(self) -> float:
         now = time.monotonic()
@@ -93,7 +96,8 @@ class Ticker(Loop):
         began = time.monotonic()
         has_counted = self.count_batches()
         now = time.monotonic()
-        pause = max(_COUNT_PAUSE * 2**self._in_vain, _COUNT_PART * (now - began))
+        part = _COUNT_PART if not self._has_more else 1
+        pause = max(_COUNT_PAUSE * 2**self._in_vain, part * (now - began))
         self._count_at = now + min(pause, _LONGEST_COUNT_PAUSE)
         wait = self._look_at - now
         if wait >= _LONGEST / 2 and not has_counted:
@@ -105,7 +109,7 @@ class Ticker(Loop):
     def count_batches(self) -> bool:
         """Count the batches whose members have ended here. Returns whether there were some."""
         taken = self._batches.take()
-        in_vain = bool(taken)
+        in_vain, self._has_more = bool(taken), False
         for alias, (ids, queues) in taken.items():
             in_vain &= self._count(alias, ids, queues)
         self._in_vain = min(self._in_vain + 1, 10) if in_vain else 0
@@ -170,8 +174,9 @@ class Ticker(Loop):
                 chosen, left = left[:TOGETHER], left[TOGETHER:]
                 again = Batch.objects.count_some(chosen, using=alias)
                 counted += len(chosen) - len(again.locked)
-                if again.more or again.locked:
-                    self._batches.put(alias, again.more | again.locked)
+                left += again.more
+                if again.locked:
+                    self._batches.put(alias, again.locked)
         except Exception as error:
             if is_conflict(error):
                 self._batches.put(alias, ids)
@@ -187,6 +192,7 @@ class Ticker(Loop):
             return False  # the next look finds them
         if left:
             self._batches.put(alias, left)
+            self._has_more = True
         return bool(ids) and not counted
 
     def _declare(self, alias: str) -> None:

@@ -29,9 +29,10 @@ def batch(request, db) -> Batch:
     with orders.batch(then=dead.message(1)) as other:
         other.send(0)
     run(
-        "INSERT INTO pgqueue_batch (queue_id, name, then_queue, members, completed, failed, "
-        "  dead_lettered, cancelled, expired, replaced, deleted, sealed_at, done_at, abandoned, "
-        "  error) SELECT queue_id, '', '', 1, 1, 0, 0, 0, 0, 0, 0, now(), now(), false, '' "
+        "INSERT INTO pgqueue_batch (queue_id, name, then_queue, passed, members, completed, "
+        "  failed, dead_lettered, cancelled, expired, replaced, deleted, sealed_at, done_at, "
+        "  abandoned, error) "
+        "SELECT queue_id, '', '', 0, 1, 1, 0, 0, 0, 0, 0, 0, now(), now(), false, '' "
         "FROM pgqueue_batch, generate_series(1, %s)",
         MANY // 10,
     )
