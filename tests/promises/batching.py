@@ -94,13 +94,13 @@ def _send_block(name: str) -> None:
 def _send_openly(name: str) -> None:
     """Send to a batch that others send to as well, or begin one, or seal one."""
     found = queue(name).batches().filter(sealed_at=None).order_by("?").first()
-    if found is None or random.randrange(5) == 0:
-        if _may_send(name):
-            queue(name).open_batch(then=_then(name)).send("first")
-    elif random.randrange(3) == 0:
-        found.seal()
-    else:
-        with suppress(BatchSealed):
+    with suppress(BatchSealed):  # by another one, meanwhile
+        if found is None or random.randrange(5) == 0:
+            if _may_send(name):
+                queue(name).open_batch(then=_then(name)).send("first")
+        elif random.randrange(3) == 0:
+            found.seal()
+        else:
             found.send_batch([*range(random.randrange(1, 10))])
 
 

@@ -110,6 +110,8 @@ def test_each_batch_calls_back_once_after_its_last_member(full_speed, consume, k
         )
         for _ in range(2)
     ]
+    for each in started:
+        each.until_registered()
     if faults:
         full_speed.cut_connections(of_consumers=True)
     early = beside(full_speed)

@@ -182,6 +182,8 @@ def work_off(
         for seed in range(2)
         for name in names
     ]
+    for each in started:
+        each.until_registered()
     full_speed.beside(partial(send_some, "orders"))
     full_speed.run(**options)
     full_speed.wait(partial(all_are_completed, len(names)))

@@ -102,6 +102,8 @@ def work_off(
     started = [
         consume(handlers=[waiters.handler()], options={"workers": 4, "batch": 5}) for _ in range(2)
     ]
+    for each in started:
+        each.until_registered()
     if fault:
         full_speed.cut_connections(of_consumers=True)
     full_speed.run(least=200, until=until)

@@ -15,6 +15,7 @@ from django_pgqueue.worker.execution import Execution
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
 from tests.conftest import run_sql
+from tests.waiting import until
 
 __all__ = [
     "Held",
@@ -47,6 +48,10 @@ class InThread:
     @property
     def subscription(self) -> Any:
         return self.consumer.subscriptions[0]
+
+    def until_registered(self) -> None:
+        """Wait until its connections may be cut: a consumer that cannot register ends."""
+        until(lambda: all(each.process_id for each in self.consumer.subscriptions), 20)
 
     def wait(self, seconds: float = 20.0) -> None:
         """Wait for the end."""
