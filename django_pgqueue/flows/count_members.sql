@@ -1,7 +1,7 @@
 -- Count the members of these batches that have ended, and take them out of the parts. The caller has locked the
 -- batches, in a statement before this one, so this snapshot is later than the last count. Members end about in
 -- their order. So a count looks at the next parts behind b.passed, and moves that behind the last one in which
--- something has ended; and at what is left in the parts before it. Each up to about so many members. P1, P2.
+-- something has ended, and at what the parts before it have left. It stops after about MOST members in each. P1, P2.
 WITH looked AS MATERIALIZED (
     SELECT b.id AS batch_id, p.at, p.first, p.ids, p.is_next
     FROM unnest(%(batches)s::bigint[]) n (id)

@@ -44,9 +44,10 @@ MOST = 4000
 TOGETHER, LOOKED = 100, 1000
 #: How often each open batch is looked at, if none of its messages has ended in a consumer.
 _EVERY = dt.timedelta(seconds=8)
-#: Seconds between two counts in a cancel.
+#: Seconds between two counts of a batch that has more to count.
 _PAUSE = 0.005
-#: A cancel waits so many seconds for the locks of a part's messages, and then of so few at a time.
+#: The seconds that a cancel waits for the locks of a part's messages, and how many it tries alone
+#: if one is locked.
 _PATIENCE, _FEW = 0.05, 50
 
 
@@ -121,6 +122,8 @@ class BatchManager(HomeManager["Batch"]):
         Seals those that were left open for too long. Several processes share the work.
         """
         rows = self._countable(using)
+        if not rows.exists():
+            return []
         with transaction.atomic(using=using):
             late = rows.filter(sealed_at=None, open_until__lte=columns.NOW)
             for batch in late.select_related("queue").select_for_update(
@@ -157,6 +160,17 @@ class BatchManager(HomeManager["Batch"]):
         if errors:
             raise errors[0]
         return again
+
+    def count_out(self, ids: Collection[int], *, using: str) -> None:
+        """Count batches until there is nothing left to count, as :meth:`count_members` does."""
+        while ids := self.count_members(ids, using=using):
+            time.sleep(_PAUSE)  # another process may count them
+
+    def open_of(self, queues: Collection[int], *, using: str) -> set[int]:
+        """Return the batches of these queues that are not done. Without queues, makes no query."""
+        return set(
+            self.using(using).filter(queue__in=queues, done_at=None).values_list("pk", flat=True)
+        )
 
     def count_some(self, ids: Sequence[int], *, using: str) -> Counted:
         """Count batches in one transaction, as :meth:`count_members` does."""
@@ -431,12 +445,7 @@ class Batch(models.Model):
         Raises InvalidArgument for a task of another queue or backend, BatchSealed, and what
         ``task.enqueue`` raises.
         """
-        backend = task.get_backend()
-        if not hasattr(backend, "enqueue_in"):
-            raise InvalidArgument(
-                f"task {task.name!r} is of the backend {type(backend).__name__}, which sends no "
-                f"messages: choose django_pgqueue.tasks.PgQueueBackend in TASKS"
-            )
+        backend = sending_backend(task)
         if (task.queue_name.lower(), backend.database) != (self.queue.name.lower(), self._alias):
             raise InvalidArgument(
                 f"task {task.name!r} is of queue {task.queue_name!r}, and this batch of "
@@ -464,8 +473,12 @@ class Batch(models.Model):
             rows = type(self).objects.using(self._alias).filter(pk=self.pk, sealed_at=None)
             sealed = bool(rows.update(sealed_at=columns.NOW))
             self.refresh_from_db()
+            if sealed and self.members == 0:
+                self._end()  # also in a role that may only send
+            elif sealed:  # no later end may tell of what has ended before
+                type(self).objects.count_out([self.pk], using=self._alias)
             if sealed:
-                self._count_sealed()
+                self.refresh_from_db()
         return sealed
 
     @twin_of(seal)
@@ -490,20 +503,13 @@ class Batch(models.Model):
             ):
                 return False
             record(runner(alias), "cancel", (self.queue_id, self.queue.name), {"batch": self.pk})
-        while type(self).objects.count_members([self.pk], using=alias):
-            time.sleep(_PAUSE)  # another process may count it
+        type(self).objects.count_out([self.pk], using=alias)
         self.refresh_from_db()
         return True
 
     @twin_of(cancel)
     def acancel(self, *args, **kwargs):
         return self.cancel(*args, **kwargs)
-
-    def summary(self) -> dict[str, Any]:
-        """What the header of the callback tells: id, name, outcome, members, and the counts."""
-        named = {"name": self.name} if self.name else {}
-        about = {"id": self.pk, **named, "outcome": self.outcome, "members": self.members}
-        return {**about, **self.counts}
 
     @property
     def _alias(self) -> str:
@@ -558,15 +564,6 @@ class Batch(models.Model):
         if self._gathered is not None:
             raise InvalidArgument(f"batch {self.pk} is in its with block: {instead}")
 
-    def _count_sealed(self) -> None:
-        """Count what has ended before the batch was sealed: no later end may tell of it."""
-        if self.members == 0:
-            self._end()
-        else:
-            while type(self).objects.count_members([self.pk], using=self._alias):
-                pass
-        self.refresh_from_db()
-
     def _end(self) -> None:
         """Send the callback, and mark the batch as done. The caller has locked the row.
 
@@ -605,8 +602,10 @@ class Batch(models.Model):
         )
 
     def _told(self) -> dict[str, Any]:
-        told = self.summary()
-        return {**told, "outcome": "done"} if told["outcome"] == "running" else told
+        """The header of the callback: id, name, outcome, members, and the counts."""
+        named = {"name": self.name} if self.name else {}
+        outcome = "done" if self.outcome == "running" else self.outcome
+        return {"id": self.pk, **named, "outcome": outcome, "members": self.members, **self.counts}
 
     def _update(self, **values: Any) -> None:
         for name, value in values.items():
@@ -631,6 +630,17 @@ class BatchPart(models.Model):
 
     def __str__(self) -> str:
         return f"part of batch {self.batch_id}"
+
+
+def sending_backend(task: Any) -> Any:
+    """Return the backend of a task. Raises InvalidArgument for one that sends no messages."""
+    backend = task.get_backend()
+    if not hasattr(backend, "enqueue_in"):
+        raise InvalidArgument(
+            f"task {task.name!r} is of the backend {type(backend).__name__}, which sends no "
+            f"messages: choose django_pgqueue.tasks.PgQueueBackend in TASKS"
+        )
+    return backend
 
 
 def id_in(headers: Any) -> int | None:

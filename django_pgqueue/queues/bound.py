@@ -16,7 +16,7 @@ from django_pgqueue.queues.batch import OPEN_FOR, Batch
 from django_pgqueue.queues.decorators import documented, twin_of
 from django_pgqueue.queues.message import Message
 from django_pgqueue.queues.operations import Operations
-from django_pgqueue.queues.unsent import UnsentMessage, unsent
+from django_pgqueue.queues.unsent import OPTIONS, UnsentMessage, unsent
 from django_pgqueue.tables.queue import Queue
 
 
@@ -33,7 +33,6 @@ class BoundQueue(Operations[Message]):
 
     _model = Message
 
-    @documented(unsent)
     def message(
         self,
         /,
@@ -45,17 +44,19 @@ class BoundQueue(Operations[Message]):
         priority: int = 0,
         group: str | None = None,
     ) -> UnsentMessage:
-        """Return a message that is not sent yet, for ``batch(then=...)``. Makes no query."""
-        return unsent(
-            self.name,
-            self.using,
-            body,
-            headers=headers,
-            delay=delay,
-            expires=expires,
-            priority=priority,
-            group=group,
-        )
+        """Return a message that is not sent yet, for ``batch(then=...)``. Makes no query.
+
+        Arguments:
+            body, headers, priority, group: as for :meth:`send`.
+            delay, expires: seconds or a timedelta, from the send on.
+
+        >>> queue("reports").message({"report": "mails"}, delay=60).body
+        {'report': 'mails'}
+
+        Raises InvalidMessage and InvalidArgument.
+        """
+        options = {name: value for name, value in locals().items() if name in OPTIONS}
+        return unsent(self.name, self.using, body, options)
 
     @contextmanager
     def batch(self, *, then: UnsentMessage | None = None, name: str = "") -> Iterator[Batch]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +12,6 @@ from django_pgqueue.engine import arguments
 from django_pgqueue.errors import InvalidArgument
 
 __all__ = ["OPTIONS", "UnsentMessage", "unsent"]
-
-#: The options of its send.
-OPTIONS = ("headers", "delay", "expires", "priority", "group")
 
 
 @dataclass(frozen=True)
@@ -31,35 +29,9 @@ class UnsentMessage:
     using: str | None = None
 
 
-def unsent(
-    queue: str,
-    using: str | None,
-    body: Any,
-    *,
-    headers: dict[str, Any] | None = None,
-    delay: float | dt.timedelta | None = 0,
-    expires: float | dt.timedelta | None = None,
-    priority: int = 0,
-    group: str | None = None,
-) -> UnsentMessage:
-    """Return a message that is not sent yet, for ``batch(then=...)``. Makes no query.
-
-    Arguments:
-        body, headers, priority, group: as for :meth:`send`.
-        delay, expires: seconds or a timedelta, from the send on.
-
-    >>> queue("reports").message({"report": "mails"}, delay=60).body
-    {'report': 'mails'}
-
-    Raises InvalidMessage and InvalidArgument.
-    """
-    given: dict[str, Any] = {
-        "headers": _json(arguments.headers_text(headers)),
-        "delay": _seconds(delay or None, "delay"),
-        "expires": _seconds(expires, "expires"),
-        "priority": arguments.priority(priority),
-        "group": arguments.key(group, "group"),
-    }
+def unsent(queue: str, using: str | None, body: Any, options: Mapping[str, Any]) -> UnsentMessage:
+    """Validate a message that is not sent yet. ``options`` has all OPTIONS."""
+    given = {name: check(options[name]) for name, check in _CHECKS.items()}
     return UnsentMessage(queue, _json(arguments.json_text(body)), given, using)
 
 
@@ -77,3 +49,14 @@ def _seconds(value: float | dt.timedelta | None, name: str) -> float | None:
     if value is None:
         return None
     return arguments.duration(value, name, least=arguments.POSITIVE).total_seconds()
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "headers": lambda value: _json(arguments.headers_text(value)),
+    "delay": lambda value: _seconds(value or None, "delay"),
+    "expires": lambda value: _seconds(value, "expires"),
+    "priority": arguments.priority,
+    "group": lambda value: arguments.key(value, "group"),
+}
+#: The options of its send.
+OPTIONS = tuple(_CHECKS)

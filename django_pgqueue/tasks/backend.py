@@ -17,6 +17,7 @@ from django_pgqueue.engine import arguments
 from django_pgqueue.errors import InvalidArgument, InvalidMessage, QueueNotFound
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Batch, BoundQueue, Queue, UnsentMessage, queue
+from django_pgqueue.queues.batch import sending_backend
 from django_pgqueue.tasks import framework
 from django_pgqueue.tasks.definition import Call, Options, PgQueueTask, call_of
 from django_pgqueue.tasks.framework import (
@@ -222,12 +223,7 @@ def message_of(task: Task[..., Any], /, *args: Any, **kwargs: Any) -> UnsentMess
 
     Raises InvalidArgument, InvalidTask, and TypeError for arguments that are not JSON.
     """
-    backend = task.get_backend()
-    if not isinstance(backend, PgQueueBackend):
-        raise InvalidArgument(
-            f"task {task.name!r} is of the backend {type(backend).__name__}, which sends no "
-            f"messages: choose django_pgqueue.tasks.PgQueueBackend in TASKS"
-        )
+    backend: PgQueueBackend = sending_backend(task)
     if task.run_after is not None:
         raise InvalidArgument(
             f"task {task.name!r} has a run_after, and the end of a batch is not known: leave it out"

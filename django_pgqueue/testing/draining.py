@@ -171,11 +171,9 @@ class _Run(Execution):
         """Count the batches whose members have ended here. Returns whether there are some."""
         alias = self._subscription.queue.alias
         ids, queues = self._subscription.batches.take().get(alias, (set(), set()))
-        open_batches = Batch.objects.using(alias).filter(queue__in=queues, done_at=None)
-        found = left = ids | set(open_batches.values_list("pk", flat=True) if queues else ())
-        while left:
-            left = Batch.objects.count_members(left, using=alias)
-        return bool(found)
+        ids |= Batch.objects.open_of(queues, using=alias)
+        Batch.objects.count_out(ids, using=alias)
+        return bool(ids)
 
     def lease(self) -> list[Message]:
         """Lease the next message, or the next batch of messages."""

@@ -71,9 +71,7 @@ def travel(span: float | dt.timedelta, *, using: str | None = None) -> int:
     sent = 0
     while ticks := Schedule.objects.send_due(using=alias):
         sent += ticks
-    due = set(Batch.objects.due(using=alias))
-    while due:
-        due = Batch.objects.count_members(due, using=alias)
+    Batch.objects.count_out(Batch.objects.due(using=alias), using=alias)
     return sent
 
 

@@ -58,8 +58,8 @@ class Consumer:
         self.options = options
         #: Wakes the fetch loop when a buffer is low.
         low = threading.Event()
-        batches = EndedBatches()
-        self.subscriptions = _subscriptions(handlers, options, low, batches)
+        self._batches = EndedBatches()
+        self.subscriptions = _subscriptions(handlers, options, low, self._batches)
         self.started = time.monotonic()
         #: Why the process stops.
         self.reason = ""
@@ -89,7 +89,7 @@ class Consumer:
         self.ticker = Ticker(
             {alias: [s.queue.pk for s in theirs] for alias, theirs in by_alias.items()},
             lambda alias: by_alias[alias][0].process_id,
-            batches,
+            self._batches,
         )
         self._listeners = [
             Listener(alias, self.fetcher, probe=options.database_timeout)
@@ -257,7 +257,7 @@ class Consumer:
     def _is_drained(self) -> bool:
         if self._busy():
             return False
-        if self.ticker.count_batches():  # whose callbacks may be in these queues
+        if self._batches.count(self.ticker.name):  # whose callbacks may be in these queues
             return False
         time.sleep(_DRAIN_CHECK)
         leased = self._leased()

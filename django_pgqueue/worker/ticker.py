@@ -11,10 +11,9 @@ from functools import partial
 from django.db import Error, close_old_connections, connections
 
 from django_pgqueue import signals
-from django_pgqueue.engine.sqlstates import is_conflict
 from django_pgqueue.engine.times import moment
 from django_pgqueue.models import Batch, Process, Schedule
-from django_pgqueue.queues.batch import LOOKED, TOGETHER
+from django_pgqueue.queues.batch import LOOKED
 from django_pgqueue.schedules import Declaration, declared
 from django_pgqueue.worker.announcer import send
 from django_pgqueue.worker.batches import EndedBatches
@@ -26,13 +25,7 @@ logger = logging.getLogger("django_pgqueue")
 _LONGEST, _SHORTEST = 10.0, 0.05
 #: A schedule ends once no process has declared it for this many seconds: longer than a restart.
 _GRACE = 60.0
-#: The pause between two counts of batches: so many seconds, or times what the last count took; once
-#: that if it left something. One count finds all members that have ended meanwhile, and counting
-#: takes a small part of the time.
-_COUNT_PAUSE, _COUNT_PART, _LONGEST_COUNT_PAUSE = 0.02, 5, 0.5
-#: How long one tick begins further counts, in seconds.
-_COUNT_SECONDS = 0.3
-#: Seconds until the next look at batches, if one look did not find all.
+#: Seconds until the next look at batches, if one did not find all.
 _LOOK_ON = 1.0
 
 
@@ -79,41 +72,22 @@ class Ticker(Loop):
         self._saved: dict[str, list[str]] = {}
         #: The time since which no process has declared a schedule, by database and name.
         self._undeclared: dict[str, dict[str, float]] = {}
-        #: When the schedules are looked at next, and since when batches may be counted again.
-        self._look_at = self._count_at = 0.0
-        #: How many counts in a row found only batches that others had locked.
-        self._in_vain = 0
-        #: Whether the last count has left something to count.
-        self._has_more = False
+        #: When schedules, and batches that no end was noted of, are looked at next.
+        self._look_at = 0.0
 
     def tick(self) -> float:
-        now = time.monotonic()
-        if now >= self._look_at:
+        if time.monotonic() >= self._look_at:
+            now = time.monotonic()
             self._look_at = now + max(min(map(self._look, self._queues)), _SHORTEST)
-            self._count_at = now  # with what is due
-        elif now < self._count_at:  # let more members end
-            self.stopping.wait(self._count_at - now)
-        began = time.monotonic()
-        has_counted = self.count_batches()
-        now = time.monotonic()
-        part = _COUNT_PART if not self._has_more else 1
-        pause = max(_COUNT_PAUSE * 2**self._in_vain, part * (now - began))
-        self._count_at = now + min(pause, _LONGEST_COUNT_PAUSE)
-        wait = self._look_at - now
+        else:
+            self.stopping.wait(self._batches.pause)
+        has_counted = self._batches.count(self.name)
+        wait = self._look_at - time.monotonic()
         if wait >= _LONGEST / 2 and not has_counted:
             connections.close_all()
         else:
             close_old_connections()
         return max(wait, _SHORTEST)
-
-    def count_batches(self) -> bool:
-        """Count the batches whose members have ended here. Returns whether there were some."""
-        taken = self._batches.take()
-        in_vain, self._has_more = bool(taken), False
-        for alias, (ids, queues) in taken.items():
-            in_vain &= self._count(alias, ids, queues)
-        self._in_vain = min(self._in_vain + 1, 10) if in_vain else 0
-        return bool(taken)
 
     def _look(self, alias: str) -> float:
         """Save declarations and send due schedules. Returns the seconds until the next call."""
@@ -156,44 +130,6 @@ class Ticker(Loop):
                 wait=_LONGEST,
             )
         return wait
-
-    def _count(self, alias: str, ids: set[int], queues: set[int]) -> bool:
-        """Count batches, for a time, and the open ones of these queues.
-
-        Those that are left, that another process has locked, or that have more to count, are next
-        again. Returns whether all were locked.
-        """
-        until = time.monotonic() + _COUNT_SECONDS
-        counted = 0
-        try:
-            if queues:
-                found = Batch.objects.using(alias).filter(queue__in=queues, done_at=None)
-                ids |= set(found.values_list("pk", flat=True))
-            left = sorted(ids)
-            while left and time.monotonic() < until:
-                chosen, left = left[:TOGETHER], left[TOGETHER:]
-                again = Batch.objects.count_some(chosen, using=alias)
-                counted += len(chosen) - len(again.locked)
-                left += again.more
-                if again.locked:
-                    self._batches.put(alias, again.locked)
-        except Exception as error:
-            if is_conflict(error):
-                self._batches.put(alias, ids)
-                return False
-            connections[alias].close()
-            send(
-                signals.database_failed,
-                self.name,
-                operation="batches",
-                error=error,
-                wait=_LONGEST,
-            )
-            return False  # the next look finds them
-        if left:
-            self._batches.put(alias, left)
-            self._has_more = True
-        return bool(ids) and not counted
 
     def _declare(self, alias: str) -> None:
         """Save declared schedules, end undeclared ones, and correct ticks that are too late."""

@@ -91,7 +91,7 @@ def _table(alias: str, names: list[str]) -> tuple[Any, list[str]]:
     # Leave out queues that were dropped between the queries.
     found = [(each, known[each.queue_name]) for each in metrics if each.queue_name in known]
     lags = {queue.pk: queue.lag() for _each, queue in found if queue.source_id}
-    batches = _open_batches(alias)
+    batches = _open_batches(alias, [queue.pk for _each, queue in found])
     result = [
         {
             **each.as_dict(),
@@ -130,10 +130,11 @@ def _read_from(queue: Queue, lag: Lag | None) -> str:
     return f"subscription to {_name(queue.source)}, {behind} unread{since}{lost}"
 
 
-def _open_batches(alias: str) -> dict[int, list[Batch]]:
-    """Return the batches that are not done, by queue."""
+def _open_batches(alias: str, queues: Sequence[int]) -> dict[int, list[Batch]]:
+    """Return the batches of these queues that are not done, by queue."""
     found: dict[int, list[Batch]] = {}
-    for batch in Batch.objects.using(alias).filter(done_at=None).defer("callback").order_by("pk"):
+    rows = Batch.objects.using(alias).filter(queue__in=queues, done_at=None)
+    for batch in rows.defer("callback").order_by("pk"):
         found.setdefault(batch.queue_id, []).append(batch)
     return found
 
